@@ -1,0 +1,74 @@
+"""What an index group counts: selections by outcome where they are resolved, bytes where they are copied."""
+
+from bisect import bisect_left
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hisparse.errors import AccountingError
+from hisparse.kernels import COUNT_FIELDS
+
+FETCH_SECONDS_BOUNDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 5e-1, 1.0)
+"""Upper bounds, in seconds, of the row fetch histogram; one more bucket holds what is slower."""
+
+
+class GroupCounters:
+    """Cumulative counts of one index group; they only grow, also when requests end.
+
+    Attributes:
+        selections: int64 ``[4]`` in the order of `hisparse.kernels.COUNT_FIELDS`.
+        by_request: int64 ``[requests, 4]``, the same per request slot.
+        selected: Selections handed to `record_selection`, padding included.
+        loaded_bytes: int64 ``[layers of the group]``, bytes really copied.
+        fetch_buckets: int64 ``[len(FETCH_SECONDS_BOUNDS) + 1]``, loads by duration.
+        fetch_seconds: Sum of the durations.
+    """
+
+    def __init__(self, *, requests: int, layers: int) -> None:
+        """Start at zero for `requests` request slots and `layers` layers."""
+        self.selections = np.zeros(len(COUNT_FIELDS), np.int64)
+        self.by_request = np.zeros((requests, len(COUNT_FIELDS)), np.int64)
+        self.selected = 0
+        self.loaded_bytes = np.zeros(layers, np.int64)
+        self.fetch_buckets = np.zeros(len(FETCH_SECONDS_BOUNDS) + 1, np.int64)
+        self.fetch_seconds = 0.0
+
+    def record_selection(self, requests: NDArray[np.int32], counts: NDArray[np.int64], selected: int) -> None:
+        """Add the outcome `counts` int64 ``[B, 4]`` of batch rows that belong to `requests` int32 ``[B]``."""
+        self.selections += counts.sum(axis=0)
+        is_real = requests >= 0
+        np.add.at(self.by_request, requests[is_real], counts[is_real])
+        self.selected += selected
+
+    def record_load(self, layer_idx: int, copied_bytes: int, seconds: float) -> None:
+        """Add one gather of `copied_bytes` for the group's `layer_idx`-th layer, which took `seconds`."""
+        self.loaded_bytes[layer_idx] += copied_bytes
+        self.fetch_buckets[bisect_left(FETCH_SECONDS_BOUNDS, seconds)] += 1
+        self.fetch_seconds += seconds
+
+    def with_requests(self, requests: int) -> "GroupCounters":
+        """Return the same totals with room for `requests` request slots."""
+        wider = GroupCounters(requests=max(requests, len(self.by_request)), layers=len(self.loaded_bytes))
+        wider.selections += self.selections
+        wider.by_request[: len(self.by_request)] += self.by_request
+        wider.selected = self.selected
+        wider.loaded_bytes += self.loaded_bytes
+        wider.fetch_buckets += self.fetch_buckets
+        wider.fetch_seconds = self.fetch_seconds
+        return wider
+
+    def check(self) -> None:
+        """Recount; reads only.
+
+        Raises:
+            AccountingError: hit + miss + resident + padding is not what was selected, or requests do not
+                add up to the group.
+        """
+        hit, miss, resident, padding = (int(n) for n in self.selections)
+        if hit + miss + resident + padding != self.selected:
+            raise AccountingError(
+                f"hit {hit} + miss {miss} + resident {resident} + padding {padding} != {self.selected} selections"
+            )
+        by_request = self.by_request.sum(axis=0)
+        if (by_request > self.selections).any() or (by_request[:3] != self.selections[:3]).any():
+            raise AccountingError(f"requests count {by_request.tolist()}, the group {self.selections.tolist()}")
