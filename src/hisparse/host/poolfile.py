@@ -1,0 +1,180 @@
+"""The file of one pool: made, locked, given room, written and taken away."""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import struct
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from hisparse.errors import CorruptPoolError, DiskFullError, StorageError
+from hisparse.host.geometry import Geometry
+
+MAGIC = b"HISPARSE"
+VERSION = 1
+PREFIX = "hisparse-pool-"
+# magic, version, page rows, pages, layers; then the row bytes of each layer.
+_HEADER = struct.Struct("<8sIIQI")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class PoolFile:
+    """A private file of full length and no weight: blocks come with `reserve`.
+
+    The file carries a lock for as long as its process lives, so a later start can tell it from one that a
+    killed process left.  It goes away at `close`, at exit, or at the next start in the same directory.
+    """
+
+    def __init__(self, directory: Path, geometry: Geometry) -> None:
+        """Make the file, sparse, in `directory`.
+
+        Raises:
+            StorageError: The directory or the file cannot be made, locked or sized.
+            DiskFullError: Not even the header fits.
+        """
+        header = _header(geometry)
+        self.offsets = geometry.region_offsets(len(header))
+        self.size_bytes = self.offsets[-1]
+        with _explained(f"cannot use {directory} for a host pool"):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
+            _sweep(directory)
+            self.path, self.fd = _create(directory)
+        self._identity = os.fstat(self.fd).st_ino
+        self._release = weakref.finalize(self, _release, self.path, self.fd, self._identity, os.getpid())
+        try:
+            with _explained(
+                f"cannot make {self.path} of {self.size_bytes} B",
+                "lower host_pool_bytes or use another directory",
+            ):
+                os.pwrite(self.fd, header, 0)
+                os.ftruncate(self.fd, self.size_bytes)
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return not self._release.alive
+
+    def map(self) -> mmap.mmap:
+        """Map the whole file for reading at random: no read-ahead but the one asked for."""
+        with _explained(f"cannot map {self.path} of {self.size_bytes} B", "lower host_pool_bytes"):
+            mapping = mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
+            mapping.madvise(mmap.MADV_RANDOM)
+        return mapping
+
+    def check_intact(self) -> None:
+        """Refuse a file that was cut or replaced, before a mapped access would end the process.  Reads only.
+
+        A file whose name was merely removed still has its bytes and is served.
+
+        Raises:
+            CorruptPoolError: Its size differs, or another file has its name.
+        """
+        status = os.fstat(self.fd)
+        if status.st_size != self.size_bytes:
+            raise CorruptPoolError(
+                f"{self.path} was cut or grown by someone else: {self.size_bytes} B expected, {status.st_size} B found"
+            )
+        if status.st_nlink == 0:
+            with contextlib.suppress(OSError):
+                found = self.path.stat().st_ino
+                if found != self._identity:
+                    raise CorruptPoolError(
+                        f"{self.path} was replaced: file {self._identity} expected, {found} found"
+                    )
+
+    def free_bytes(self) -> int:
+        """Bytes the disk has for this process.  Reads only."""
+        with _explained(f"cannot ask for the free space of {self.path}"):
+            status = os.fstatvfs(self.fd)
+        return status.f_bavail * status.f_frsize
+
+    def reserve(self, offset: int, num_bytes: int) -> None:
+        """Have the disk set blocks aside.
+
+        Raises:
+            DiskFullError: It has none.
+            StorageError: It refuses for another reason.
+        """
+        with _explained(f"cannot reserve {num_bytes} B for {self.path}", "free disk space or move the pool"):
+            os.posix_fallocate(self.fd, offset, num_bytes)
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write at an offset; a system call, not the mapping, so that a fault is an error and not a signal.
+
+        Raises:
+            DiskFullError: The disk has no room.
+            StorageError: It refuses for another reason.
+        """
+        with _explained(
+            f"cannot write {len(data)} B to {self.path} at {offset}", "free disk space or move the pool"
+        ):
+            while data:
+                written = os.pwrite(self.fd, data, offset)
+                data, offset = data[written:], offset + written
+
+    def close(self) -> None:
+        """Close and remove the file; a child process that inherited it only closes it."""
+        self._release()
+
+
+def _header(geometry: Geometry) -> bytes:
+    row_bytes = geometry.row_bytes
+    fixed = _HEADER.pack(MAGIC, VERSION, geometry.page_rows, geometry.pages, len(row_bytes))
+    return fixed + struct.pack(f"<{len(row_bytes)}I", *row_bytes)
+
+
+def _create(directory: Path) -> tuple[Path, int]:
+    while True:
+        path = directory / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}.rows"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            # Another start may have taken the file for a dead one before it was locked.
+            if os.fstat(fd).st_nlink:
+                return path, fd
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove the pool files in a directory whose processes are gone."""
+    for path in directory.glob(f"{PREFIX}*.rows"):
+        # A file that cannot be opened or is locked belongs to someone else or to a living pool.
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.pread(fd, len(MAGIC), 0) in (b"", MAGIC):
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
+def _release(path: Path, fd: int, identity: int, owner: int) -> None:
+    if os.getpid() == owner:
+        # The name may be gone, or belong to another file by now.
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == identity:
+                path.unlink()
+    os.close(fd)
+
+
+@contextlib.contextmanager
+def _explained(what: str, remedy: str = "choose another directory") -> Iterator[None]:
+    """Turn an operating-system error into this package's own, with the reason and what to do."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFullError if error.errno in _FULL else StorageError
+        raise kind(f"{what}: {error.strerror or error}; {remedy}") from error
