@@ -1,0 +1,7 @@
+"""Resolve and gather: the compiled part, with a plain numpy definition of correct beside it."""
+
+from hisparse.kernels.gather import gather_rows
+from hisparse.kernels.residency import BACKENDS, Residency
+from hisparse.kernels.resolution import COUNT_FIELDS, Resolution
+
+__all__ = ["BACKENDS", "COUNT_FIELDS", "Residency", "Resolution", "gather_rows"]

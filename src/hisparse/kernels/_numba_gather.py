@@ -1,0 +1,39 @@
+"""Row copies.  Loops only."""
+
+from hisparse.kernels._numba_compile import copy_bytes, kernel, prefetch
+
+# Rows ahead at which a source row is asked for.
+AHEAD = 4
+CACHE_LINE_BYTES = 64
+
+
+@kernel
+def first_outside(rows, limit):
+    """Return the index of the first row not in ``[0, limit)``, or -1."""
+    low = 0
+    high = -1
+    for row in rows:
+        low = min(low, row)
+        high = max(high, row)
+    if low >= 0 and high < limit:
+        return -1
+    for m in range(rows.shape[0]):
+        if rows[m] < 0 or rows[m] >= limit:
+            return m
+    return -1
+
+
+@kernel
+def gather(pool, rows, out, out_rows, row_bytes):
+    """Copy pool row ``rows[m]`` to out row ``out_rows[m]`` (`m` where `out_rows` is empty).
+
+    `pool` and `out` are addresses: one compiled loop serves every dtype, writable or not.
+    """
+    scattered = out_rows.shape[0] > 0
+    for m in range(rows.shape[0]):
+        if m + AHEAD < rows.shape[0]:
+            ahead = pool + rows[m + AHEAD] * row_bytes
+            for line in range(0, row_bytes, CACHE_LINE_BYTES):
+                prefetch(ahead + line)
+        target = out_rows[m] if scattered else m
+        copy_bytes(out + target * row_bytes, pool + rows[m] * row_bytes, row_bytes)
