@@ -46,16 +46,11 @@ class GroupCounters:
         self.fetch_buckets[bisect_left(FETCH_SECONDS_BOUNDS, seconds)] += 1
         self.fetch_seconds += seconds
 
-    def with_requests(self, requests: int) -> "GroupCounters":
-        """Return the same totals with room for `requests` request slots."""
-        wider = GroupCounters(requests=max(requests, len(self.by_request)), layers=len(self.loaded_bytes))
-        wider.selections += self.selections
-        wider.by_request[: len(self.by_request)] += self.by_request
-        wider.selected = self.selected
-        wider.loaded_bytes += self.loaded_bytes
-        wider.fetch_buckets += self.fetch_buckets
-        wider.fetch_seconds = self.fetch_seconds
-        return wider
+    def grow_requests(self, requests: int) -> None:
+        """Make room for `requests` request slots; keeps every count."""
+        missing = requests - len(self.by_request)
+        if missing > 0:
+            self.by_request = np.pad(self.by_request, ((0, missing), (0, 0)))
 
     def check(self) -> None:
         """Recount; reads only.

@@ -70,7 +70,7 @@ class HiSparseIndexGroup:
         """
         self._forget_unloaded()
         resolution = self.residency.resolve(requests, topk)
-        hot_slots = self.residency.hot_slots
+        hot_slots = self.residency.settings.hot_slots
         is_selected = resolution.slots >= 0
         offsets = requests.astype(np.int64)[:, None] * hot_slots
         self._step = Step(

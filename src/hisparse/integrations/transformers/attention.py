@@ -1,0 +1,175 @@
+"""Attention over selected rows, registered with transformers under names of its own."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name torch documents
+from torch import nn
+
+from hisparse.errors import StateError
+from hisparse.integrations.transformers.layers import RowLayer
+from hisparse.integrations.transformers.store import SelectedRows
+
+AttentionMode = Literal["absorbed", "expand"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """What an enabled module tells the attention function.
+
+    Attributes:
+        stock: ``"sdpa"`` or ``"eager"``, the backend for everything that is not read from the hot buffer.
+        mode: ``"absorbed"`` scores latents directly; ``"expand"`` runs ``expand_kv`` on the selected rows.
+        layer: The cache layer, or None where the cache is a stock one.
+    """
+
+    stock: str
+    mode: AttentionMode
+    layer: RowLayer | None
+
+
+def hisparse_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    indices: torch.Tensor | None = None,
+    hisparse: AttentionCall | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attend as transformers' `AttentionInterface` asks.
+
+    Args:
+        module: The attention module.
+        query: ``[B, H, S, D]``.
+        key: ``[B, H, T, D]``, all keys, or only the new ones when the hot buffer is read.
+        value: ``[B, H, T, V]``, likewise.
+        attention_mask: bool (True attends) or additive ``[B, 1, S, T]``.
+        scaling: Factor of the scores.
+        dropout: As transformers passes it; only the stock path uses it.
+        indices: int32 ``[B, S, K]``, the selection, or None in a layer that makes none.
+        hisparse: From the hook `enable` installed.
+        **kwargs: Passed on to the stock path; ``s_aux`` holds attention sinks.
+
+    Returns:
+        ``[B, S, H, V]`` and the weights where the stock path returns them.
+
+    Raises:
+        StateError: The module was not enabled.
+    """
+    if hisparse is None:
+        raise StateError(
+            f"attention of {type(module).__name__} is set to hisparse, but the model was not enabled; "
+            "call enable(model) instead of set_attn_implementation"
+        )
+    layer = hisparse.layer
+    if layer is not None and layer.take_reads_selection():
+        if indices is None or attention_mask is None:
+            raise StateError(f"{type(module).__name__} passed no selection or no mask for a layer with an indexer")
+        visible, bias = _visible(attention_mask, indices)
+        selected = layer.select(torch.where(visible, indices, -1))
+        attend = _absorbed if hisparse.mode == "absorbed" else _expanded
+        scores_bias = _scores_bias(selected, bias)
+        return attend(module, query, selected, scores_bias, scaling=scaling, sinks=kwargs.get("s_aux")), None
+    mask = attention_mask if indices is None else _fold(attention_mask, indices, key.shape[2], query.dtype)
+    stock = stock_attention(module, hisparse.stock)
+    result: tuple[torch.Tensor, torch.Tensor | None] = stock(
+        module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs
+    )
+    return result
+
+
+def stock_attention(module: nn.Module, name: str) -> Any:
+    """Return the attention function `name` as the model's own file would find it."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: PLC0415 - slow import, first use
+
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
+
+
+def _visible(mask: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return (bool ``[B, S, K]``: may be read, additive ``[B, S, K]`` or None) of the mask at `indices`."""
+    picked = mask[:, 0].expand(indices.shape[0], -1, -1).gather(-1, indices.long())
+    if picked.dtype == torch.bool:
+        return picked, None
+    return picked > torch.finfo(picked.dtype).min / 2, picked
+
+
+def _scores_bias(selected: SelectedRows, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return what is added to float32 scores, ``[B, S, 1, K]``: the mask's bias, -inf where nothing was selected."""
+    base = torch.zeros_like(selected.is_selected, dtype=torch.float32) if bias is None else bias.float()
+    return base.masked_fill(~selected.is_selected, float("-inf")).unsqueeze(2)
+
+
+def _fold(
+    mask: torch.Tensor | None, indices: torch.Tensor, keys: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Restrict `mask` to the selection, as the stock sdpa and eager paths do before they attend."""
+    is_chosen = indices.new_zeros((*indices.shape[:2], keys), dtype=torch.bool).scatter_(-1, indices.long(), value=True)
+    is_chosen = is_chosen.unsqueeze(1)
+    if mask is None:
+        return is_chosen
+    if mask.dtype == torch.bool:
+        return mask & is_chosen
+    return mask.masked_fill(~is_chosen, torch.finfo(dtype).min)
+
+
+def _softmax(scores: torch.Tensor, sinks: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """Normalise scores ``[B, S, H, K]`` in float32; a sink logit per head joins the denominator."""
+    if sinks is not None:
+        sink = sinks.reshape(1, 1, -1, 1).expand(*scores.shape[:2], -1, 1).to(scores.dtype)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
+    return weights if sinks is None else weights[..., :-1]
+
+
+def _absorbed(
+    module: Any,
+    query: torch.Tensor,
+    selected: SelectedRows,
+    bias: torch.Tensor,
+    *,
+    scaling: float,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Fold ``kv_b_proj`` into query and output (DeepSeek-V2, arXiv 2405.04434, section 2.1.2): rows are not expanded."""
+    heads, nope, latent = query.shape[1], module.qk_nope_head_dim, module.kv_lora_rank
+    up = module.kv_b_proj.weight.view(heads, -1, latent)
+    query_latent = torch.matmul(query[..., :nope], up[:, :nope])
+    query_rows = torch.cat([query_latent, query[..., nope:]], dim=-1).transpose(1, 2)
+    scores = torch.matmul(query_rows, selected.rows.transpose(-1, -2)).float() * scaling + bias
+    weights = _softmax(scores, sinks, query.dtype)
+    output_latent = torch.matmul(weights, selected.rows[..., :latent])
+    output = torch.matmul(output_latent.transpose(1, 2), up[:, nope:].transpose(1, 2))
+    return output.transpose(1, 2).contiguous()
+
+
+def _expanded(
+    module: Any,
+    query: torch.Tensor,
+    selected: SelectedRows,
+    bias: torch.Tensor,
+    *,
+    scaling: float,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Run the model's own ``expand_kv`` on the selected rows, whatever ``kv_b_proj`` is."""
+    batch, queries, count, _ = selected.rows.shape
+    flat = selected.rows.view(batch * queries, 1, count, -1)
+    latent, rotary = flat.split([module.kv_lora_rank, flat.shape[-1] - module.kv_lora_rank], dim=-1)
+    key, value = module.expand_kv(latent.contiguous(), rotary.contiguous())
+    each_query = query.transpose(1, 2).reshape(batch * queries, -1, 1, query.shape[-1])
+    if sinks is None:
+        mask = bias.view(batch * queries, 1, 1, count).to(query.dtype)
+        output = F.scaled_dot_product_attention(each_query, key, value, attn_mask=mask, scale=scaling)
+        return output.view(batch, queries, -1, value.shape[-1])
+    scores = torch.matmul(each_query, key.transpose(-1, -2)).view(batch, queries, -1, count).float()
+    scores = scores * scaling + bias
+    weights = _softmax(scores, sinks, query.dtype).view(batch * queries, -1, 1, count)
+    return torch.matmul(weights, value).view(batch, queries, -1, value.shape[-1])

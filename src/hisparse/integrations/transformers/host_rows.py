@@ -1,0 +1,110 @@
+"""The batch's rows in the host pool: where each one is, and how it gets in and out."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hisparse.errors import PositionError
+from hisparse.host import HostPool, RequestPages
+
+
+class HostRows:
+    """Rows of a batch of equally long requests in one pool; the row source of its index groups."""
+
+    def __init__(self, open_pool: Callable[[], HostPool], layers: Sequence[int], *, batch: int, max_rows: int) -> None:
+        """Open a pool and admit `batch` requests of up to `max_rows` rows, or change nothing.
+
+        Args:
+            open_pool: Opens the pool; it is closed again if admission fails.
+            layers: Model layers, in the order of the pool's layers.
+            batch: Requests to admit.
+            max_rows: Rows each may reach.
+
+        Raises:
+            CapacityError: The pool or the disk has too little room.
+            StorageError: The pool can't be opened.
+        """
+        self._pool = open_pool()
+        self._pool_layers = {layer: i for i, layer in enumerate(layers)}
+        self._max_rows = max_rows
+        self._requests: list[RequestPages] = []
+        try:
+            for _ in range(batch):
+                self._requests.append(self._pool.admit(max_rows))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batch(self) -> int:
+        """Requests in the batch."""
+        return len(self._requests)
+
+    @property
+    def pool(self) -> HostPool:
+        """The pool the rows are in."""
+        return self._pool
+
+    def extend(self, length: int) -> None:
+        """Make room for `length` rows in every request.
+
+        Raises:
+            PositionError: `length` is beyond what was admitted; nothing was changed.
+            DiskFullError: The disk has no room for the pages.
+        """
+        if length > self._max_rows:
+            raise PositionError(
+                f"row {length - 1} is beyond the {self._max_rows} rows this cache was admitted for; raise max_positions"
+            )
+        for request in self._requests:
+            if request.length < length:
+                request.extend(length)
+
+    def write(self, layer: int, start: int, data: NDArray[np.uint8]) -> None:
+        """Write `data` uint8 ``[B * S, row_bytes]`` at rows ``start ..`` of every request."""
+        count = len(data) // self.batch
+        positions = np.arange(start, start + count)
+        rows = np.concatenate([request.rows(positions) for request in self._requests])
+        self._pool.write(self._pool_layers[layer], rows, data)
+
+    def read(self, layer: int, length: int, out: NDArray[np.uint8]) -> None:
+        """Read the first `length` rows of every request into `out` uint8 ``[B * length, row_bytes]``."""
+        positions = np.arange(length)
+        rows = np.concatenate([request.rows(positions) for request in self._requests])
+        self._pool.read(self._pool_layers[layer], rows, out)
+
+    def locate(self, requests: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the pool row of each (request, position); equal requests must be neighbours."""
+        rows = np.empty(len(requests), np.int64)
+        edges = np.flatnonzero(np.diff(requests, prepend=-1, append=-1))
+        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+            rows[start:stop] = self._requests[requests[start]].rows(positions[start:stop])
+        return rows
+
+    def gather(
+        self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]
+    ) -> int:
+        """Copy pool rows of `layer` to ``out[out_rows]``; returns the bytes copied."""
+        return self._pool.gather(self._pool_layers[layer], rows, out, out_rows)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` rows of every request."""
+        for request in self._requests:
+            if request.length > length:
+                request.truncate(length)
+
+    def reindex(self, sources: Sequence[int]) -> None:
+        """Let request ``i`` continue request ``sources[i]``; full pages are shared."""
+        self._requests = self._pool.rearrange(self._requests, sources)
+
+    def check(self) -> None:
+        """Recount the pool's pages."""
+        self._pool.check()
+
+    def close(self) -> None:
+        """End the requests and close the pool."""
+        for request in self._requests:
+            request.close()
+        self._requests = []
+        self._pool.close()
