@@ -2,7 +2,7 @@
 
 The stock forward selects with an untrained indexer from the first step on, and its selection passes no
 gradient. So the pass is written out here over the stock modules: the language model sees plain causal
-attention, and each indexer is asked, for a sample of queries, to reproduce the attention that the heads gave on
+attention, and each indexer is asked, for a sample of queries, to reproduce the attention the heads gave on
 average. Its inputs are detached, so the indexer learns from the model and never the other way round.
 """
 
