@@ -1,0 +1,248 @@
+"""A catalogue of metrics, and the one catalogue of what this version exports."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from hisparse.errors import MetricError
+from hisparse.telemetry.metadata import CounterMetadata, GaugeMetadata, HistogramMetadata, MetricMetadata
+from hisparse.telemetry.naming import check_name, sample_names
+from hisparse.telemetry.values import SkipReason
+
+OUTCOMES = ("hit", "miss", "resident", "padding")
+DIRECTIONS = ("host_to_device", "device_to_host")
+
+# One gather of a step copies from a few rows (some microseconds) to a cold disk plan (seconds).
+GATHER_BUCKETS = (
+    1e-5,
+    2e-5,
+    5e-5,
+    1e-4,
+    2e-4,
+    5e-4,
+    1e-3,
+    2e-3,
+    5e-3,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+)
+RESIDENCY_BUCKETS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800),
+)
+
+
+class Ratio(NamedTuple):
+    """A share in the log line: the growth of the first part over the growth of all parts.
+
+    Attributes:
+        log: Text in the log line.
+        parts: Names of unlabelled counters.
+    """
+
+    log: str
+    parts: tuple[str, ...]
+
+
+RATIOS = (Ratio("HiSparse hot-buffer hit ratio", ("vllm:hisparse_cache_hits", "vllm:hisparse_cache_misses")),)
+
+
+class Catalogue(Mapping[str, MetricMetadata]):
+    """Metrics by name, checked as a whole; never changes.
+
+    Attributes:
+        hidden: Names that are known but not exported, so that meeting them is no error.
+    """
+
+    def __init__(self, metrics: Mapping[str, MetricMetadata], *, hidden: Iterable[str] = ()) -> None:
+        """Check every name and that no two metrics share a sample name.
+
+        Raises:
+            MetricError: A name does not fit its metadata, two metrics clash, or a replacement does not exist.
+        """
+        self._metrics = dict(metrics)
+        self.hidden = frozenset(hidden) - self._metrics.keys()
+        owners: dict[str, str] = {}
+        for name, metadata in self._metrics.items():
+            check_name(name, metadata)
+            for sample in sorted(sample_names(name, metadata)):
+                if sample in owners:
+                    raise MetricError(
+                        f"{name!r} and {owners[sample]!r} would both export {sample!r}: rename one"
+                    )
+                owners[sample] = name
+            if metadata.deprecation and metadata.deprecation.replacement not in self._metrics:
+                raise MetricError(
+                    f"{name!r} is deprecated for {metadata.deprecation.replacement!r}, which is not declared"
+                )
+
+    def __getitem__(self, name: str) -> MetricMetadata:
+        """Return the metadata of `name`."""
+        return self._metrics[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names in the order of definition."""
+        return iter(self._metrics)
+
+    def __len__(self) -> int:
+        """Return the number of metrics."""
+        return len(self._metrics)
+
+    def exported(
+        self,
+        version: str,
+        *,
+        show_hidden_metrics_for_version: str | None = None,
+        gates: frozenset[str] = frozenset(),
+    ) -> "Catalogue":
+        """Return what `version` exports: without closed gates, and without names that have run out.
+
+        Raises:
+            MetricError: A version is malformed.
+        """
+        chosen = {
+            name: metadata
+            for name, metadata in self._metrics.items()
+            if (not metadata.gate or metadata.gate in gates)
+            and (
+                metadata.deprecation is None
+                or metadata.deprecation.is_exported(version, show_hidden_metrics_for_version)
+            )
+        }
+        return Catalogue(chosen, hidden=self.hidden | self._metrics.keys())
+
+    def merged(self, other: Mapping[str, MetricMetadata]) -> "Catalogue":
+        """Return both catalogues as one.
+
+        Raises:
+            MetricError: A name is defined differently in the two, or the result clashes.
+        """
+        for name, metadata in other.items():
+            if name in self._metrics and self._metrics[name] != metadata:
+                raise MetricError(f"{name!r} is defined twice: {self._metrics[name]} and {metadata}")
+        hidden = other.hidden if isinstance(other, Catalogue) else frozenset()
+        return Catalogue({**self._metrics, **other}, hidden=self.hidden | hidden)
+
+
+def _residency(documentation: str) -> HistogramMetadata:
+    return HistogramMetadata(
+        documentation, unit="seconds", buckets=RESIDENCY_BUCKETS, gate="kv_cache_metrics", log=None
+    )
+
+
+def _operator_metrics() -> dict[str, MetricMetadata]:
+    return {
+        "vllm:hisparse_cache_hits": CounterMetadata(
+            "Selected rows that needed no copy because they were in the hot buffer.",
+            unit="selections",
+            across_ranks="once",
+            log="HiSparse hot-buffer hits",
+        ),
+        "vllm:hisparse_cache_misses": CounterMetadata(
+            "Selected rows that had to be copied from the host into the hot buffer.",
+            unit="selections",
+            across_ranks="once",
+            log="HiSparse hot-buffer misses",
+        ),
+        "vllm:hisparse_host_to_device_bytes": CounterMetadata(
+            "Bytes copied from the host into hot buffers, counted where they are copied.",
+            unit="bytes",
+            log="HiSparse host-to-device bytes",
+        ),
+        "vllm:hisparse_host_cache_usage_perc": GaugeMetadata(
+            "Used part of the host pool, 0 to 1.", unit="ratio", log="HiSparse host KV cache usage %"
+        ),
+        "vllm:hisparse_pending_page_transfers": GaugeMetadata(
+            "Page transfers between device and host that have not completed.",
+            unit="transfers",
+            log="HiSparse pending page transfers",
+        ),
+        "vllm:hisparse_host_block_lifetime_seconds": _residency(
+            "Time a host page was held before it was freed."
+        ),
+        "vllm:hisparse_host_block_idle_before_evict_seconds": _residency(
+            "Time between a host page's last use and its eviction."
+        ),
+        "vllm:hisparse_host_block_reuse_gap_seconds": _residency("Time between two uses of a host page."),
+    }
+
+
+def _hot_metrics() -> dict[str, MetricMetadata]:
+    return {
+        "hisparse_hot_selections_total": CounterMetadata(
+            "Selected positions by outcome and index group; the four outcomes add up to all selections.",
+            unit="selections",
+            labelnames=("outcome", "group"),
+            labelvalues={"outcome": OUTCOMES},
+            across_ranks="once",
+            log=None,
+        ),
+        "hisparse_hot_copied_bytes_total": CounterMetadata(
+            "Bytes copied between host and hot buffers by direction and layer, counted at the copy.",
+            unit="bytes",
+            labelnames=("direction", "layer"),
+            labelvalues={"direction": DIRECTIONS},
+            log=None,
+        ),
+        "hisparse_hot_gather_seconds": HistogramMetadata(
+            "Time to copy the missing rows of one layer and step from the host into its hot buffer.",
+            unit="seconds",
+            buckets=GATHER_BUCKETS,
+            log="HiSparse gather",
+        ),
+        "hisparse_hot_config_info": GaugeMetadata(
+            "Configuration of the hot buffers as labels; always 1.",
+            unit="info",
+            labelnames=("top_k", "hot_slots", "page_rows", "order", "backend", "host_pool", "row_format"),
+            log=None,
+        ),
+    }
+
+
+def _host_metrics() -> dict[str, MetricMetadata]:
+    return {
+        "hisparse_host_used_bytes": GaugeMetadata(
+            "Bytes of host pool pages that hold rows.",
+            unit="bytes",
+            across_ranks="sum",
+            log="HiSparse host pool used",
+        ),
+        "hisparse_host_reserved_bytes": GaugeMetadata(
+            "Bytes of host pool pages promised to admitted requests and not yet used.",
+            unit="bytes",
+            across_ranks="sum",
+            log=None,
+        ),
+        "hisparse_host_capacity_bytes": GaugeMetadata(
+            "Size of the host pool.", unit="bytes", across_ranks="sum", log="HiSparse host pool capacity"
+        ),
+    }
+
+
+def _telemetry_metrics() -> dict[str, MetricMetadata]:
+    return {
+        "hisparse_telemetry_last_sample_timestamp_seconds": GaugeMetadata(
+            "Unix time at which statistics last arrived; 0 before the first.",
+            unit="seconds",
+            across_ranks="min",
+            log=None,
+        ),
+        "hisparse_telemetry_errors_total": CounterMetadata(
+            "Items of statistics payloads that were skipped, by reason.",
+            unit="errors",
+            labelnames=("reason",),
+            labelvalues={"reason": tuple(SkipReason)},
+            log="telemetry errors",
+        ),
+    }
+
+
+# What the pipeline needs to speak of itself; every exporter has it.
+TELEMETRY = Catalogue(_telemetry_metrics())
+CATALOGUE = Catalogue({**_operator_metrics(), **_hot_metrics(), **_host_metrics(), **TELEMETRY})

@@ -1,0 +1,167 @@
+"""The one path from a connector's statistics to the log line and to Prometheus."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+from prometheus_client.registry import REGISTRY, CollectorRegistry
+
+from hisparse import __version__
+from hisparse.errors import SettingError
+from hisparse.telemetry.catalogue import CATALOGUE, TELEMETRY, Catalogue
+from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY, HiSparseKVConnectorStats
+from hisparse.telemetry.interval import KVConnectorLogging
+from hisparse.telemetry.offload_stats import OffloadingConnectorStats
+from hisparse.telemetry.prometheus import KVConnectorPrometheus
+from hisparse.telemetry.stats import KVConnectorStats
+from hisparse.telemetry.store import MetricStore
+from hisparse.telemetry.values import SkipReason, show
+
+logger = logging.getLogger("hisparse")
+
+MAX_ENGINES = 1024
+TIMESTAMP_METRIC = "hisparse_telemetry_last_sample_timestamp_seconds"
+
+
+def build_kv_connector_stats(data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
+    """Return the container whose plain form `data` is, or None where no container of this package has it."""
+    if isinstance(data, Mapping):
+        if "types" in data or "info" in data:
+            return OffloadingConnectorStats(data, catalogue=catalogue)
+        if any(field in data for field in DELTAS + LEVELS + RESIDENCY) or not data:
+            return HiSparseKVConnectorStats(data)
+    return None
+
+
+class TelemetryPipeline:
+    """Takes statistics from engines, keeps running totals, logs every interval, feeds a Prometheus registry.
+
+    The labels of all series are `model_name` and `engine`. A pipeline made with the model and engine of
+    another one on the same registry continues its totals.
+
+    Attributes:
+        registry: Where the metrics are registered, for `start_metrics_server`.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_name: str = "",
+        engines: Iterable[int] = (0,),
+        registry: CollectorRegistry | None = None,
+        catalogue: Catalogue | None = None,
+        build: Callable[[Any, Catalogue], KVConnectorStats | None] = build_kv_connector_stats,
+        log_interval_seconds: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Register the metrics, with every series that is known beforehand at 0.
+
+        Args:
+            model_name: Value of the label `model_name`.
+            engines: Engines known beforehand; others are added when they publish.
+            registry: prometheus_client's default registry where None.
+            catalogue: What this version exports where None; add a connector's metrics by `Catalogue.merged`.
+            build: Makes statistics from a child's plain data and the catalogue; None for an unknown kind.
+            log_interval_seconds: Shortest time between two log lines; `flush` does not wait.
+            clock: Seconds that never run backwards, for intervals.
+            wall_clock: Unix time, for the timestamp of the last sample.
+
+        Raises:
+            SettingError: The interval is not positive, or no engine is given.
+            MetricError: The registry holds metrics of these names that are not this package's.
+        """
+        if not log_interval_seconds > 0:
+            raise SettingError(f"log_interval_seconds must be > 0, got {log_interval_seconds}")
+        self.registry = REGISTRY if registry is None else registry
+        chosen = CATALOGUE.exported(__version__) if catalogue is None else catalogue.merged(TELEMETRY)
+        self._model_name, self._clock, self._wall_clock = model_name, clock, wall_clock
+        self._build = build
+        self._catalogue = chosen
+        self._exporter = KVConnectorPrometheus.attach(self.registry, chosen)
+        self._stores = {engine: self._exporter.acquire(model_name, engine) for engine in engines}
+        if not self._stores:
+            raise SettingError("engines must name at least one engine, got none")
+        self._logging = KVConnectorLogging(chosen, self._stores.values())
+        self._log_interval_seconds, self._logged_at = log_interval_seconds, clock()
+        self._warned: set[str] = set()
+
+    def publish(self, children: Mapping[str, Any], *, engine: int = 0) -> None:
+        """Add the statistics of one step or interval.
+
+        Each is counted once: hand over deltas since the last call (`KVConnectorStats.take`). An empty mapping
+        is an idle tick. Never raises on data: what cannot be used is skipped, counted in
+        `hisparse_telemetry_errors_total` by reason and named in one warning per reason.
+
+        Args:
+            children: Plain form of each connector's statistics by the connector's name, or the containers
+                themselves; None for a child means that it has nothing to say.
+            engine: Index of the engine that speaks.
+        """
+        try:
+            self._publish(children, engine)
+            if self._clock() - self._logged_at >= self._log_interval_seconds:
+                self.flush()
+        except Exception as error:  # noqa: BLE001  a fault in telemetry must not end a serving step
+            self._skip(SkipReason.INTERNAL, f"{type(error).__name__}: {error}")
+
+    def flush(self) -> None:
+        """Log what happened since the last line now, for shutdown; the totals are always up to date."""
+        now = self._clock()
+        line = self._logging.line(list(self._stores.values()), now - self._logged_at)
+        self._logged_at = now
+        if line is not None:
+            logger.info("%s", line)
+
+    def close(self) -> None:
+        """Flush, and drop the series that no other pipeline has in common. Harmless twice."""
+        self.flush()
+        for engine in self._stores:
+            self._exporter.release(self._model_name, engine)
+        self._stores = {}
+
+    def __enter__(self) -> Self:
+        """Return the pipeline; leaving the block closes it."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    def _publish(self, children: Mapping[str, Any], engine: int) -> None:
+        store = self._store(engine)
+        if store is None or not isinstance(children, Mapping):
+            reason = SkipReason.UNKNOWN_ENGINE if store is None else SkipReason.WRONG_TYPE
+            self._skip(reason, f"cannot take {show(children)} for engine {show(engine)}")
+            return
+        for name, data in children.items():
+            if data is None:
+                continue
+            stats = data if isinstance(data, KVConnectorStats) else self._build(data, self._catalogue)
+            if stats is None:
+                self._skip(SkipReason.UNKNOWN_CONNECTOR, f"{show(name)} sent {show(data)}", store)
+                continue
+            self._warn(store.apply(stats))
+            store.set_level(TIMESTAMP_METRIC, self._wall_clock())
+
+    def _store(self, engine: Any) -> MetricStore | None:
+        known = self._stores.get(engine) if isinstance(engine, int) else None
+        if known is None and isinstance(engine, int) and 0 <= engine < MAX_ENGINES and self._stores:
+            known = self._stores[engine] = self._exporter.acquire(self._model_name, engine)
+        return known
+
+    def _skip(self, reason: SkipReason, detail: str, store: MetricStore | None = None) -> None:
+        for counting in [store] if store else list(self._stores.values())[:1]:
+            counting.skip(reason)
+        self._warn({reason: detail})
+
+    def _warn(self, skipped: Mapping[str, str]) -> None:
+        for reason, detail in skipped.items():
+            if reason not in self._warned:
+                self._warned.add(reason)
+                logger.warning(
+                    "telemetry skipped an item (%s): %s; later ones are only counted in "
+                    "hisparse_telemetry_errors_total{reason=%r}",
+                    *(reason, detail, str(reason)),
+                )

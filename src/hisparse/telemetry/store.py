@@ -1,0 +1,160 @@
+"""Running totals of one engine: the one place from which log line and Prometheus read."""
+
+from collections.abc import Iterator
+from itertools import product
+from threading import Lock
+
+from hisparse.telemetry.catalogue import Catalogue
+from hisparse.telemetry.histogram import Histogram, Value, plus
+from hisparse.telemetry.metadata import HistogramMetadata, MetricMetadata
+from hisparse.telemetry.stats import KVConnectorStats, Sample
+from hisparse.telemetry.values import MAX_SERIES, ItemError, LabelValues, SkipReason
+
+ERRORS_METRIC = "hisparse_telemetry_errors_total"
+
+Series = dict[LabelValues, Value]
+
+
+class MetricStore:
+    """Values of every metric of a catalogue since the store was made; counters never fall.
+
+    Series whose label values are all known exist from the start with value 0. When a series with an open
+    label appears, its siblings over the known labels appear with it, so a ratio never divides by nothing.
+    Safe to use from several threads.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        """Create the series known beforehand."""
+        self._lock = Lock()
+        self._catalogue = Catalogue({})
+        self._values: dict[str, Series] = {}
+        self._recorded: set[str] = set()
+        self.declare(catalogue)
+
+    def declare(self, catalogue: Catalogue) -> None:
+        """Add the metrics of `catalogue` that are not known yet.
+
+        Raises:
+            MetricError: A metric is declared differently already; nothing was added.
+        """
+        with self._lock:
+            self._catalogue = self._catalogue.merged(catalogue)
+            for name, metadata in catalogue.items():
+                if name not in self._values:
+                    self._values[name] = {}
+                    if set(metadata.labelnames) == set(metadata.labelvalues):
+                        self._create(name, metadata, ("",) * len(metadata.labelnames))
+
+    def apply(self, stats: KVConnectorStats) -> dict[str, str]:
+        """Add what `stats` recorded; return an example of each reason for which an item was skipped."""
+        with self._lock:
+            skipped = dict(stats.examples)
+            for reason, count in stats.errors.items():
+                self._count_skipped(reason, count)
+            for sample in stats.samples():
+                if sample.name not in self._catalogue.hidden:
+                    self._apply(sample, skipped)
+            for name, mappings in stats.info().items():
+                if name not in self._catalogue.hidden:
+                    self._set_info(name, mappings, skipped)
+            return skipped
+
+    def set_level(self, name: str, value: float) -> None:
+        """Set a gauge without labels."""
+        with self._lock:
+            self._apply(Sample(name, "gauge", (), value), {})
+
+    def skip(self, reason: SkipReason) -> None:
+        """Count an item that never became statistics."""
+        with self._lock:
+            self._count_skipped(reason, 1)
+
+    def snapshot(self) -> dict[str, Series]:
+        """Return a copy of all series as of one moment. Reads only."""
+        with self._lock:
+            return {
+                name: {
+                    labels: value.copy() if isinstance(value, Histogram) else value
+                    for labels, value in series.items()
+                }
+                for name, series in self._values.items()
+            }
+
+    def recorded(self) -> frozenset[str]:
+        """Return the metrics that got a value, as opposed to their initial 0. Reads only."""
+        with self._lock:
+            return frozenset(self._recorded)
+
+    def _apply(self, sample: Sample, skipped: dict[str, str]) -> None:
+        try:
+            self._add(sample)
+        except ItemError as error:
+            self._count_skipped(error.reason, 1)
+            skipped.setdefault(str(error.reason), f"{sample.name}: {error}")
+
+    def _add(self, sample: Sample) -> None:
+        name, kind, labels, value = sample
+        metadata = self._declared(name)
+        if metadata.kind != kind:
+            raise ItemError(SkipReason.TYPE_CONFLICT, f"is declared as a {metadata.kind}, got a {kind}")
+        if len(labels) != len(metadata.labelnames):
+            expected = len(metadata.labelnames)
+            raise ItemError(
+                SkipReason.LABEL_MISMATCH, f"expects {expected} labels {metadata.labelnames}, got {labels}"
+            )
+        series = self._values[name]
+        if labels not in series:
+            if len(series) >= MAX_SERIES:
+                raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
+            self._create(name, metadata, labels)
+            series.setdefault(labels, _zero(metadata))  # a known label may have a value of a newer version
+        series[labels] = value if kind == "gauge" else plus(series[labels], value)
+        self._recorded.add(name)
+
+    def _declared(self, name: str, unit: str | None = None) -> MetricMetadata:
+        metadata = self._catalogue.get(name)
+        if metadata is None:
+            raise ItemError(
+                SkipReason.UNDECLARED_METRIC, "is not declared: add it to the pipeline's catalogue"
+            )
+        if unit is not None and metadata.unit != unit:
+            raise ItemError(SkipReason.TYPE_CONFLICT, f"is declared in unit {metadata.unit!r}, got {unit}")
+        return metadata
+
+    def _create(self, name: str, metadata: MetricMetadata, labels: LabelValues) -> None:
+        series = self._values[name]
+        pairs = zip(metadata.labelnames, labels, strict=True)
+        for sibling in product(*(metadata.labelvalues.get(label, (value,)) for label, value in pairs)):
+            series.setdefault(sibling, _zero(metadata))
+
+    def _count_skipped(self, reason: str, count: int) -> None:
+        if ERRORS_METRIC in self._values:
+            series = self._values[ERRORS_METRIC]
+            key = (str(reason),)
+            if key not in series and len(series) >= MAX_SERIES:
+                key = (str(SkipReason.INTERNAL),)
+            series[key] = plus(series.get(key, 0), count)
+            self._recorded.add(ERRORS_METRIC)
+
+    def _set_info(self, name: str, mappings: list[dict[str, str]], skipped: dict[str, str]) -> None:
+        try:
+            metadata = self._declared(name, unit="info")
+        except ItemError as error:
+            self._count_skipped(error.reason, 1)
+            skipped.setdefault(str(error.reason), f"{name}: {error}")
+            return
+        self._values[name] = {
+            tuple(labels.get(label, "") for label in metadata.labelnames): 1 for labels in mappings
+        }
+        for label in _undeclared(mappings, metadata):
+            self._count_skipped(SkipReason.LABEL_MISMATCH, 1)
+            skipped.setdefault(SkipReason.LABEL_MISMATCH, f"{name}: label {label!r} is not declared")
+
+
+def _undeclared(mappings: list[dict[str, str]], metadata: MetricMetadata) -> Iterator[str]:
+    for labels in mappings:
+        yield from (label for label in labels if label not in metadata.labelnames)
+
+
+def _zero(metadata: MetricMetadata) -> Value:
+    return Histogram.empty(metadata.buckets) if isinstance(metadata, HistogramMetadata) else 0
