@@ -26,10 +26,14 @@ def check_requests(requests: object, settings: ResidencySettings) -> None:
     """Raise unless `requests` is int32 ``[B]``, each in range or -1, equal ones next to each other."""
     if not isinstance(requests, np.ndarray) or requests.dtype != np.int32 or requests.ndim != 1:
         raise ArrayError(f"requests must be int32[B], got {describe(requests)}")
+    numbers = requests.tolist()
+    lowest, highest = min(numbers, default=0), max(numbers, default=0)
+    if len(set(numbers)) == len(numbers) and lowest >= PADDING and highest < settings.max_requests:
+        return
     seen: set[int] = set()
     previous = PADDING
-    for b, request in enumerate(requests.tolist()):
-        if request != previous and request != PADDING:
+    for b, request in enumerate(numbers):
+        if request not in (previous, PADDING):
             check_request(request, settings, name=f"requests[{b}]")
             if request in seen:
                 raise PositionError(

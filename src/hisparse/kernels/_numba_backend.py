@@ -46,24 +46,20 @@ class NumbaBackend:
         self, requests: NDArray[np.int32], topk: NDArray[np.int32], resident_pages: NDArray[np.int32] | None
     ) -> Resolution | None:
         """Resolve one step, or change nothing and return None because a value in `topk` is at fault."""
-        misses = np.empty((3, topk.size), np.int32)
-        scratch = np.empty((2, max(topk.size, self._settings.hot_slots)), np.int64)
+        slots = np.empty(topk.shape, np.int32)
+        scratch = np.empty((5, max(topk.size, self._settings.hot_slots)), np.int32)
         plan = Plan(
-            slots=np.empty(topk.shape, np.int32),
-            counts=np.empty((len(topk), len(COUNT_FIELDS)), np.int64),
-            miss_request=misses[0],
-            miss_position=misses[1],
-            miss_slot=misses[2],
-            place=scratch[0],
-            hole=scratch[1],
-            runs=np.empty((len(topk), 3), np.int64),
+            slots.reshape(-1),
+            np.empty((len(topk), len(COUNT_FIELDS)), np.int64),
+            np.empty((len(topk), 3), np.int64),
+            *scratch,
         )
         pages = _NO_PAGES if resident_pages is None else _plain(resident_pages)
         found = int(self._kernel(_plain(requests), _plain(topk), pages, self._geometry, self._state, plan))
         if found == FAULT:
             return None
-        request, position, slot = (array[:found].copy() for array in misses)
-        return Resolution(plan.slots, request, position, slot, plan.counts)
+        request, position, slot = scratch[:3, :found].copy()
+        return Resolution(slots, request, position, slot, plan.counts)
 
     def invalidate(self, request: int, positions: NDArray[np.int64]) -> None:
         """Make the slots that hold `positions` forget them; recency stays."""
@@ -90,7 +86,7 @@ class NumbaBackend:
         """Return a copy of the position each slot holds, -1 where none.  Reads only."""
         if not self._is_used(request):
             return np.full(self._settings.hot_slots, -1, np.int32)
-        return self._state.slot_position[request].copy()
+        return np.array(self._state.slot_position[request], np.int32)
 
     def check(self, request: int) -> None:
         """Recount one request; raise AccountingError with the sum that does not hold.  Reads only."""
@@ -125,7 +121,8 @@ class NumbaBackend:
         entries: NDArray[np.int16] = self._state.log[request, first:end]
         if self._settings.order == "vllm":
             return entries
-        return entries[self._state.stamp[request, entries] == np.arange(first, end)]
+        is_live: NDArray[np.bool_] = self._state.stamp[request, entries] == np.arange(first, end)
+        return entries[is_live]
 
 
 def _plain(array: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -1,28 +1,43 @@
-"""How every kernel is compiled, and the two machine instructions numba has no word for."""
+"""How every loop is compiled, and the two machine instructions numba has no word for."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+_Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a loop on its first call, without the GIL, and keep the machine code on disk where possible.
+_OPTIONS = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+
+# numba's stubs name neither the wrapper options of njit nor what an intrinsic returns, and take its number
+# types for numpy's; inside a loop they are machine integers
+int64: Any = types.int64
+uint64: Any = types.uint64
+_njit: Any = njit
+_intrinsic: Any = intrinsic
+
+
+def kernel(function: _Loop) -> _Loop:
+    """Compile a loop that Python calls, on its first call; keep the machine code on disk where possible.
 
     numba looks for a writable cache next to the file, then under the user's cache directory, and refuses
     to decorate when there is neither (a read-only install run without a home): then nothing is kept.
+    It compiles anew when this function's own file changes, not when a file with `part`s does.
     """
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
     try:
-        return njit(cache=True, **options)(function)
+        return cast("_Loop", _njit(cache=True, **_OPTIONS)(function))
     except RuntimeError:
-        return njit(**options)(function)
+        return cast("_Loop", _njit(**_OPTIONS)(function))
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba's decorators carry no types
-def prefetch(typingctx: Any, address: Any) -> Any:  # noqa: ARG001 # numba passes the typing context first
+def part(function: _Loop) -> _Loop:
+    """Compile a loop that only kernels call: an entry from Python would take longer than the loop."""
+    return cast("_Loop", _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function))
+
+
+def _prefetch(typingctx: Any, address: Any) -> Any:  # noqa: ARG001 # numba passes the typing context first
     """Ask for the cache line at an address (int64).  Never faults, whatever the address."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001 # numba's form
@@ -37,8 +52,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:  # noqa: ARG001 # numba passe
     return types.void(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba's decorators carry no types
-def copy_bytes(typingctx: Any, target: Any, source: Any, nbytes: Any) -> Any:  # noqa: ARG001 # as above
+def _copy_bytes(typingctx: Any, target: Any, source: Any, nbytes: Any) -> Any:  # noqa: ARG001 # as above
     """Copy `nbytes` bytes between two addresses (int64 each) that do not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001 # numba's form
@@ -51,3 +65,7 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, nbytes: Any) -> Any:  #
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+prefetch: Callable[[int], None] = _intrinsic(_prefetch)
+copy_bytes: Callable[[int, int, int], None] = _intrinsic(_copy_bytes)

@@ -1,5 +1,8 @@
 """Row copies.  Loops only."""
 
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
+from typing import Any
+
 from hisparse.kernels._numba_compile import copy_bytes, kernel, prefetch
 
 # Rows ahead at which a source row is asked for.
@@ -8,7 +11,7 @@ CACHE_LINE_BYTES = 64
 
 
 @kernel
-def first_outside(rows, limit):
+def first_outside(rows: Any, limit: int) -> int:
     """Return the index of the first row not in ``[0, limit)``, or -1."""
     low = 0
     high = -1
@@ -24,7 +27,7 @@ def first_outside(rows, limit):
 
 
 @kernel
-def gather(pool, rows, out, out_rows, row_bytes):
+def gather(pool: int, rows: Any, out: int, out_rows: Any, row_bytes: int) -> None:
     """Copy pool row ``rows[m]`` to out row ``out_rows[m]`` (`m` where `out_rows` is empty).
 
     `pool` and `out` are addresses: one compiled loop serves every dtype, writable or not.

@@ -9,40 +9,44 @@ A step passes twice over its requests.  `_classify` finds hits and misses and ch
 cannot take back; `_load` gives the misses their slots once no fault is left to find.
 """
 
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
+# ruff: noqa: PLR0911 - a fault leaves the hot loop at once
+from typing import Any
+
 from hisparse.kernels._numba_arrays import (
-    EARLIER,
+    AHEAD,
     FAULT,
     FRESH,
+    Geometry,
+    Plan,
+    State,
     age_misses,
     answer_later,
     device_row,
     end_of_run,
     forget_seen,
     pad_rows,
-    place_miss,
     see,
     start_request,
 )
-from hisparse.kernels._numba_compile import kernel, prefetch
+from hisparse.kernels._numba_compile import int64, kernel, part, prefetch, uint64
 from hisparse.kernels.backend import MAX_RESIDENT_ROW
-
-# Selections ahead at which a table entry is asked for.  State of 24 layers in turn, hit ratio 0.9, ns a
-# position: never 31.6, 8 ahead 27.6, 32 ahead 21.7, 64 ahead 22.2 (2-core x86-64).
-AHEAD = 32
 
 
 @kernel
-def resolve(requests, topk, resident_pages, geometry, state, plan):
+def resolve(
+    requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan
+) -> int:
     """Resolve one step; return the number of misses, or FAULT with the state as before."""
-    num_misses = 0
-    first = 0
+    num_misses = int64(0)  # typed: a part compiles once for each integer type it is called with
+    first = int64(0)
     while first < requests.shape[0]:
-        request = requests[first]
+        request = int64(requests[first])
         last = end_of_run(requests, first)
         plan.runs[first, 0] = last
         plan.runs[first, 1] = num_misses
         if request < 0:
-            pad_rows(plan, first, last)
+            pad_rows(plan, first, last, topk.shape[1])
         else:
             _make_room(state, request)
             tail, num_misses = _classify(
@@ -54,21 +58,22 @@ def resolve(requests, topk, resident_pages, geometry, state, plan):
             plan.runs[first, 2] = tail
         first = last
 
-    first = 0
+    first = int64(0)
     while first < requests.shape[0]:
+        request = int64(requests[first])
         last = plan.runs[first, 0]
-        if requests[first] >= 0:
+        if request >= 0:
             end = plan.runs[last, 1] if last < requests.shape[0] else num_misses
-            _load(state, plan, requests[first], plan.runs[first, 1], end)
-            state.span[requests[first], 1] = plan.runs[first, 2]
+            _load(state, plan, request, plan.runs[first, 1], end)
+            state.span[request, 1] = plan.runs[first, 2]
             if last - first > 1:
-                answer_later(state, plan, requests[first], topk, first, last)
+                answer_later(state, plan, request, topk, first, last)
         first = last
     return num_misses
 
 
-@kernel
-def _make_room(state, request):
+@part
+def _make_room(state: State, request: int) -> None:
     """Start a new request; move the live entries to the front of the log if H more would not fit."""
     hot_slots = state.stamp.shape[1]
     log = state.log[request]
@@ -89,32 +94,43 @@ def _make_room(state, request):
         state.span[request, 1] = end
 
 
-@kernel
-def _classify(topk, first, last, request, resident_pages, geometry, state, plan, m):
+@part
+def _classify(
+    topk: Any,
+    first: int,
+    last: int,
+    request: int,
+    resident_pages: Any,
+    geometry: Geometry,
+    state: State,
+    plan: Plan,
+    m: int,
+) -> tuple[int, int]:
     """Find hits and misses of one request; return the new end of its log and of the miss list.
 
     Every first reference is appended to the log: a hit as its slot, a miss as a hole.  The end of the log is
     FAULT when the values are at fault.
     """
     table = state.table[request]
+    table_address = table.ctypes.data
     log = state.log[request]
     stamp = state.stamp[request]
     width = topk.shape[1]
+    has_pages = resident_pages.shape[0] > 0
     start = state.span[request, 1]
     full = start + stamp.shape[0]
     t = start
     for b in range(first, last):
         row = topk[b]
-        slots = plan.slots[b]
+        slots = plan.slots[b * width : (b + 1) * width]
         row_start = t
         row_miss = m
-        hits = 0
         resident = 0
         padding = 0
         marked = False
         for j in range(width):
             if j + AHEAD < width:
-                prefetch(table.ctypes.data + 2 * row[j + AHEAD])
+                prefetch(table_address + 2 * row[j + AHEAD])
             position = row[j]
             if position < 0:
                 if position != -1:
@@ -124,25 +140,25 @@ def _classify(topk, first, last, request, resident_pages, geometry, state, plan,
                 continue
             if position >= geometry.max_positions:
                 return FAULT, m
-            on_device = device_row(resident_pages, request, position, geometry)
-            if on_device >= 0:
-                if on_device > MAX_RESIDENT_ROW or see(state.seen, position):
-                    return FAULT, m
-                marked = True
-                slots[j] = -2 - on_device
-                resident += 1
-                continue
-            code = table[position]
+            if has_pages:
+                on_device = device_row(resident_pages, request, position, geometry)
+                if on_device >= 0:
+                    if on_device > MAX_RESIDENT_ROW or see(state.seen, position):
+                        return FAULT, m
+                    marked = True
+                    slots[j] = -2 - on_device
+                    resident += 1
+                    continue
+            code = table[uint64(position)]
             if code < 0:
                 s = ~code
-                used = stamp[s]
+                used = stamp[uint64(s)]
                 slots[j] = s
-                hits += 1
                 if used < start:
                     if t == full:
                         return FAULT, m
-                    log[t] = s
-                    stamp[s] = t
+                    log[uint64(t)] = s
+                    stamp[uint64(s)] = t
                     t += 1
                     continue
                 if used >= row_start:
@@ -150,7 +166,7 @@ def _classify(topk, first, last, request, resident_pages, geometry, state, plan,
             elif code == 0:
                 if t == full:
                     return FAULT, m
-                table[position] = FRESH
+                table[uint64(position)] = FRESH
                 plan.miss_position[m] = position
                 plan.place[m] = b * width + j
                 plan.hole[m] = t
@@ -161,12 +177,11 @@ def _classify(topk, first, last, request, resident_pages, geometry, state, plan,
                 if code == FRESH:
                     return FAULT, m
                 slots[j] = -1
-                hits += 1
             # a reference after the first one, by a later row: only a mark can show that it repeats
             if see(state.seen, position):
                 return FAULT, m
             marked = True
-        plan.counts[b, 0] = hits
+        plan.counts[b, 0] = width - (m - row_miss) - resident - padding
         plan.counts[b, 1] = m - row_miss
         plan.counts[b, 2] = resident
         plan.counts[b, 3] = padding
@@ -177,36 +192,46 @@ def _classify(topk, first, last, request, resident_pages, geometry, state, plan,
     return t, m
 
 
-@kernel
-def _load(state, plan, request, start, end):
+@part
+def _load(state: State, plan: Plan, request: int, start: int, end: int) -> None:
     """Give misses `start` to `end` the least recent slots that this step does not use."""
     log = state.log[request]
     stamp = state.stamp[request]
     table = state.table[request]
+    table_address = table.ctypes.data
     slot_position = state.slot_position[request]
     head = state.span[request, 0]
     for m in range(start, end):
-        s = log[head]
-        while stamp[s] != head:
+        s = log[uint64(head)]
+        while stamp[uint64(s)] != head:
             head += 1
-            s = log[head]
+            s = log[uint64(head)]
         head += 1
         plan.miss_slot[m] = s
-        prefetch(table.ctypes.data + 2 * slot_position[s])
-    for m in range(start, end):
-        place_miss(state, plan, request, m)
-        log[plan.hole[m]] = plan.miss_slot[m]
-        stamp[plan.miss_slot[m]] = plan.hole[m]
+        prefetch(table_address + 2 * slot_position[uint64(s)])
     state.span[request, 0] = head
+    for m in range(start, end):
+        s = plan.miss_slot[m]
+        position = plan.miss_position[m]
+        hole = plan.hole[m]
+        old = slot_position[uint64(s)]
+        if old >= 0:
+            table[uint64(old)] = 0
+        table[uint64(position)] = ~s
+        slot_position[uint64(s)] = position
+        log[uint64(hole)] = s
+        stamp[uint64(s)] = hole
+        plan.miss_request[m] = request
+        plan.slots[uint64(plan.place[m])] = s
 
 
-@kernel
-def _undo(requests, failed, num_misses, state, plan):
+@part
+def _undo(requests: Any, failed: int, num_misses: int, state: State, plan: Plan) -> None:
     """Take back what `_classify` did up to the run that starts at row `failed`."""
-    first = 0
+    first = int64(0)
     while first <= failed:
         last = plan.runs[first, 0]
-        request = requests[first]
+        request = int64(requests[first])
         if request >= 0:
             end = num_misses if first == failed else plan.runs[last, 1]
             for m in range(plan.runs[first, 1], end):
@@ -215,4 +240,5 @@ def _undo(requests, failed, num_misses, state, plan):
             for i in range(state.span[request, 0], state.span[request, 1]):
                 state.stamp[request, state.log[request, i]] = i
         first = last
-    state.seen[:] = 0
+    for i in range(state.seen.shape[0]):
+        state.seen[i] = 0

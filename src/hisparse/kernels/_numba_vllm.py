@@ -5,36 +5,44 @@ the slot, and 0 between steps.  The order asks for this step's hits in their pre
 whole list must be walked anyway and an append log would gain nothing.
 """
 
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
+# ruff: noqa: PLR0911 - a fault leaves the hot loop at once
+from typing import Any
+
 from hisparse.kernels._numba_arrays import (
+    AHEAD,
     FAULT,
     FRESH,
+    Geometry,
+    Plan,
+    State,
     age_misses,
     answer_later,
     device_row,
     end_of_run,
     forget_seen,
     pad_rows,
-    place_miss,
     see,
     start_request,
 )
-from hisparse.kernels._numba_compile import kernel, prefetch
-from hisparse.kernels._numba_stack import AHEAD
+from hisparse.kernels._numba_compile import int64, kernel, part, prefetch, uint64
 from hisparse.kernels.backend import MAX_RESIDENT_ROW
 
 
 @kernel
-def resolve(requests, topk, resident_pages, geometry, state, plan):
+def resolve(
+    requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan
+) -> int:
     """Resolve one step; return the number of misses, or FAULT with the state as before."""
-    num_misses = 0
-    first = 0
+    num_misses = int64(0)  # typed: a part compiles once for each integer type it is called with
+    first = int64(0)
     while first < requests.shape[0]:
-        request = requests[first]
+        request = int64(requests[first])
         last = end_of_run(requests, first)
         plan.runs[first, 0] = last
         plan.runs[first, 1] = num_misses
         if request < 0:
-            pad_rows(plan, first, last)
+            pad_rows(plan, first, last, topk.shape[1])
         else:
             if state.span[request, 1] == 0:
                 start_request(state, request)
@@ -46,39 +54,51 @@ def resolve(requests, topk, resident_pages, geometry, state, plan):
                 return FAULT
         first = last
 
-    first = 0
+    first = int64(0)
     while first < requests.shape[0]:
+        request = int64(requests[first])
         last = plan.runs[first, 0]
-        if requests[first] >= 0:
+        if request >= 0:
             end = plan.runs[last, 1] if last < requests.shape[0] else num_misses
-            _load(state, plan, requests[first], plan.runs[first, 1], end)
+            _load(state, plan, request, plan.runs[first, 1], end)
             if last - first > 1:
-                answer_later(state, plan, requests[first], topk, first, last)
+                answer_later(state, plan, request, topk, first, last)
         first = last
     return num_misses
 
 
-@kernel
-def _classify(topk, first, last, request, resident_pages, geometry, state, plan, m):
+@part
+def _classify(
+    topk: Any,
+    first: int,
+    last: int,
+    request: int,
+    resident_pages: Any,
+    geometry: Geometry,
+    state: State,
+    plan: Plan,
+    m: int,
+) -> tuple[int, int]:
     """Find hits and misses of one request; return the slots its step uses and the end of the miss list.
 
     The first number is FAULT when the values are at fault.
     """
     table = state.table[request]
+    table_address = table.ctypes.data
     stamp = state.stamp[request]
     width = topk.shape[1]
+    has_pages = resident_pages.shape[0] > 0
     used = 0
     for b in range(first, last):
         row = topk[b]
-        slots = plan.slots[b]
+        slots = plan.slots[b * width : (b + 1) * width]
         row_miss = m
-        hits = 0
         resident = 0
         padding = 0
         marked = False
         for j in range(width):
             if j + AHEAD < width:
-                prefetch(table.ctypes.data + 2 * row[j + AHEAD])
+                prefetch(table_address + 2 * row[j + AHEAD])
             position = row[j]
             if position < 0:
                 if position != -1:
@@ -88,26 +108,26 @@ def _classify(topk, first, last, request, resident_pages, geometry, state, plan,
                 continue
             if position >= geometry.max_positions:
                 return FAULT, m
-            on_device = device_row(resident_pages, request, position, geometry)
-            if on_device >= 0:
-                if on_device > MAX_RESIDENT_ROW or see(state.seen, position):
-                    return FAULT, m
-                marked = True
-                slots[j] = -2 - on_device
-                resident += 1
-                continue
-            code = table[position]
+            if has_pages:
+                on_device = device_row(resident_pages, request, position, geometry)
+                if on_device >= 0:
+                    if on_device > MAX_RESIDENT_ROW or see(state.seen, position):
+                        return FAULT, m
+                    marked = True
+                    slots[j] = -2 - on_device
+                    resident += 1
+                    continue
+            code = table[uint64(position)]
             if code < 0:
                 s = ~code
-                by_row = stamp[s]
+                by_row = stamp[uint64(s)]
                 if by_row == b + 1:
                     return FAULT, m
                 used += by_row == 0
-                stamp[s] = b + 1
+                stamp[uint64(s)] = b + 1
                 slots[j] = s
-                hits += 1
             elif code == 0:
-                table[position] = FRESH
+                table[uint64(position)] = FRESH
                 plan.miss_position[m] = position
                 plan.place[m] = b * width + j
                 m += 1
@@ -117,10 +137,9 @@ def _classify(topk, first, last, request, resident_pages, geometry, state, plan,
                     return FAULT, m
                 marked = True
                 slots[j] = -1
-                hits += 1
         if used > stamp.shape[0]:
             return FAULT, m
-        plan.counts[b, 0] = hits
+        plan.counts[b, 0] = width - (m - row_miss) - resident - padding
         plan.counts[b, 1] = m - row_miss
         plan.counts[b, 2] = resident
         plan.counts[b, 3] = padding
@@ -131,48 +150,61 @@ def _classify(topk, first, last, request, resident_pages, geometry, state, plan,
     return used, m
 
 
-@kernel
-def _load(state, plan, request, start, end):
+@part
+def _load(state: State, plan: Plan, request: int, start: int, end: int) -> None:
     """Give misses `start` to `end` the least recent unused slots; rewrite the list: unused, loads, hits."""
     order = state.log[request]
     stamp = state.stamp[request]
+    table = state.table[request]
+    table_address = table.ctypes.data
+    slot_position = state.slot_position[request]
     hits = plan.hole
     num_hits = 0
     m = start
     kept = 0
     for i in range(order.shape[0]):
         s = order[i]
-        if stamp[s] != 0:
-            stamp[s] = 0
+        if stamp[uint64(s)] != 0:
+            stamp[uint64(s)] = 0
             hits[num_hits] = s
             num_hits += 1
         elif m < end:
             plan.miss_slot[m] = s
-            prefetch(state.table[request].ctypes.data + 2 * state.slot_position[request, s])
+            prefetch(table_address + 2 * slot_position[uint64(s)])
             m += 1
         else:
             order[kept] = s
             kept += 1
     for m in range(start, end):
-        place_miss(state, plan, request, m)
-        order[kept] = plan.miss_slot[m]
+        s = plan.miss_slot[m]
+        position = plan.miss_position[m]
+        old = slot_position[uint64(s)]
+        if old >= 0:
+            table[uint64(old)] = 0
+        table[uint64(position)] = ~s
+        slot_position[uint64(s)] = position
+        order[kept] = s
         kept += 1
+        plan.miss_request[m] = request
+        plan.slots[uint64(plan.place[m])] = s
     for i in range(num_hits):
         order[kept] = hits[i]
         kept += 1
 
 
-@kernel
-def _undo(requests, failed, num_misses, state, plan):
+@part
+def _undo(requests: Any, failed: int, num_misses: int, state: State, plan: Plan) -> None:
     """Take back what `_classify` did up to the run that starts at row `failed`."""
-    first = 0
+    first = int64(0)
     while first <= failed:
         last = plan.runs[first, 0]
-        request = requests[first]
+        request = int64(requests[first])
         if request >= 0:
             end = num_misses if first == failed else plan.runs[last, 1]
             for m in range(plan.runs[first, 1], end):
                 state.table[request, plan.miss_position[m]] = 0
-            state.stamp[request, :] = 0
+            for s in range(state.stamp.shape[1]):
+                state.stamp[request, s] = 0
         first = last
-    state.seen[:] = 0
+    for i in range(state.seen.shape[0]):
+        state.seen[i] = 0

@@ -57,9 +57,9 @@ def gather_rows(
     _check_range("rows", sources, len(pool))
     if np.may_share_memory(pool, out):
         raise ArrayError("out must not overlap pool: rows would be read after they were overwritten")
-    row_bytes = pool.shape[1] * pool.dtype.itemsize
+    row_bytes: int = pool.shape[1] * pool.dtype.itemsize
     _numba_gather.gather(pool.ctypes.data, sources, out.ctypes.data, targets, row_bytes)
-    return len(sources) * row_bytes
+    return sources.size * row_bytes
 
 
 def _check_rows(name: str, array: object) -> None:
@@ -71,7 +71,7 @@ def _check_rows(name: str, array: object) -> None:
 
 
 def _check_indices(name: str, indices: object, length: int | None) -> NDArray[np.int64]:
-    """Return a fresh int64 copy of a row list; raise ArrayError unless it is int32 or int64 of one dimension."""
+    """Return a fresh int64 copy of a row list; raise ArrayError unless it is int32 or int64 ``[M]``."""
     if (
         isinstance(indices, np.ndarray)
         and indices.ndim == 1
