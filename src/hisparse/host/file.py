@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.errors import CorruptPoolError, DiskFullError, StateError
-from hisparse.host.checksum import checksum_rows, checksum_weights, first_mismatch, row_checksum
+from hisparse.host._compiled import Region
+from hisparse.host.checksum import Expected, checksum_rows, checksum_weights, first_mismatch
 from hisparse.host.geometry import Geometry
 from hisparse.host.poolfile import PoolFile
-from hisparse.host.readahead import fetch_rows
+from hisparse.host.readahead import fetch_rows, scratch_words
 from hisparse.host.storage import Rows
 from hisparse.kernels import gather_rows
 
@@ -18,7 +19,7 @@ _BATCH_BYTES = 1 << 20
 
 
 class FileStorage:
-    """Rows in a private file of their own, one region per layer, mapped for reading and written by system calls.
+    """Rows in a private file, one region per layer, mapped for reading and written by system calls.
 
     Checksums of all rows are kept in memory, 8 B a row.
     """
@@ -38,8 +39,15 @@ class FileStorage:
             everything[offset : offset + geometry.rows * row_bytes].reshape(geometry.rows, row_bytes)
             for offset, row_bytes in zip(self._file.offsets, geometry.row_bytes, strict=False)
         )
-        self._checksums = tuple(np.zeros(geometry.rows, np.uint64) for _ in geometry.row_bytes)
-        self._weights = checksum_weights(max(geometry.row_bytes))
+        self._plans: tuple[Region, ...] = tuple(
+            Region(region.ctypes.data, region.shape[1], self._file.fd, offset)
+            for offset, region in zip(self._file.offsets, self._regions, strict=False)
+        )
+        self._expected = tuple(
+            Expected(np.zeros(geometry.rows, np.uint64), checksum_weights(row_bytes))
+            for row_bytes in geometry.row_bytes
+        )
+        self._scratch = scratch_words()
         self._reserved_pages = 0
 
     @property
@@ -85,12 +93,10 @@ class FileStorage:
             return
         self._file.check_intact()
         batch = max(1, _BATCH_BYTES // (self.geometry.page_rows * max(self.geometry.row_bytes)))
-        try:
-            self._reserve(min(self.geometry.pages, max(pages, self._reserved_pages + batch)))
-        except DiskFullError:
-            self._reserve(pages)
-
-    def _reserve(self, pages: int) -> None:
+        batched = min(self.geometry.pages, max(pages, self._reserved_pages + batch))
+        # Near a full disk only what is needed is taken: a batch that fails half way would use up the rest.
+        ample = 2 * (batched - self._reserved_pages) * self.geometry.page_bytes <= self._file.free_bytes()
+        pages = batched if ample else pages
         first = self._reserved_pages * self.geometry.page_rows
         last = pages * self.geometry.page_rows
         for offset, row_bytes in zip(self._file.offsets, self.geometry.row_bytes, strict=False):
@@ -104,33 +110,36 @@ class FileStorage:
             return
         self._file.check_intact()
         row_bytes = self.geometry.row_bytes[layer]
-        checksums = checksum_rows(data, self._weights)
+        expected, weights = self._expected[layer]
+        checksums = checksum_rows(data, weights)
         starts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), rows.size], strict=True):
             first = int(rows[start])
             self._file.write(self._file.offsets[layer] + first * row_bytes, data[start:stop].data.cast("B"))
-            self._checksums[layer][first : first + stop - start] = checksums[start:stop]
+            expected[first : first + stop - start] = checksums[start:stop]
 
     def gather(
-        self, layer: int, rows: NDArray[np.int64], out: Rows, out_rows: NDArray[np.integer] | None
+        self, layer: int, rows: NDArray[np.int64], out: Rows, *, out_rows: NDArray[np.integer] | None = None
     ) -> int:
         """Read rows ahead, check them, then copy them to ``out``; returns the bytes copied.
 
         Raises:
-            CorruptPoolError: The file was cut or replaced, or a row is not what was written; nothing was copied.
+            CorruptPoolError: The file was cut or replaced, or a row is not what was written; nothing was
+                copied.
         """
         region = self.rows(layer)
         self._file.check_intact()
-        fetch_rows(self._file.fd, self._file.offsets[layer], region, rows)
+        fetch_rows(self._plans[layer], rows, self._scratch)
         if self._verify:
-            idx = first_mismatch(region, rows, self._checksums[layer], self._weights)
+            idx = first_mismatch(self._plans[layer], rows, self._expected[layer])
             if idx >= 0:
                 raise self._corrupt(layer, int(rows[idx]))
         return gather_rows(region, rows, out, out_rows=out_rows)
 
     def _corrupt(self, layer: int, row: int) -> CorruptPoolError:
-        expected = int(self._checksums[layer][row])
-        found = int(row_checksum(self._regions[layer], row, self._weights))
+        checksums, weights = self._expected[layer]
+        expected = int(checksums[row])
+        found = int(checksum_rows(self._regions[layer][row : row + 1], weights)[0])
         return CorruptPoolError(
             f"{self.path}: layer {layer} row {row} is not what was written: "
             f"checksum {expected:#018x} expected, {found:#018x} found; end the requests that hold it"
@@ -140,3 +149,4 @@ class FileStorage:
         """Remove the file.  Arrays that `rows` gave keep its bytes on disk until they are gone."""
         self._file.close()
         self._regions = ()
+        self._plans = ()

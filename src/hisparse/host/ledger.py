@@ -41,7 +41,7 @@ class PageLedger:
     A page is used while at least one table holds it, and is counted once however many do.  Every claim may
     come to hold all its promised pages for itself alone, so what is reserved is what is promised and not yet
     used: ``reserved = sum(promised) - used``.  A table never exceeds its promise, hence
-    ``used <= sum(promised) <= pages``, and a page that was promised can always be taken, however pages are shared.
+    ``used <= sum(promised) <= pages``: a page that was promised can be taken, however pages are shared.
     """
 
     def __init__(self, pages: int, page_rows: int) -> None:
@@ -167,7 +167,7 @@ class PageLedger:
             np.add.at(holders, claim.table, 1)
             if claim.held != pages_for(claim.length, self.page_rows) or claim.held > claim.promised:
                 raise AccountingError(
-                    f"a request of {claim.length} positions holds {claim.held} of {claim.promised} promised pages"
+                    f"a request of {claim.length} positions holds {claim.held} pages, {claim.promised} promised"
                 )
         wrong = np.flatnonzero(holders != self.references)
         if wrong.size:

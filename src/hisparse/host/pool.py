@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,17 @@ from hisparse.host.storage import Allocate, RamStorage, Rows, Storage
 from hisparse.layout import RowFormat, pages_for
 
 _DISK = "disk:"
+_ANY_NUMBER = 2**31 - 1
 
 
 class HostPool:
     """Pages of rows for many requests, in memory or in a file.
 
-    ``free + used + reserved == pages`` at all times: a page is used while a request holds it, reserved while it
-    is promised to one that has been admitted, free otherwise.  One thread at a time may call a pool.
+    ``free + used + reserved == pages`` at all times: a page is used while a request holds it, reserved while
+    it is promised to one that has been admitted, free otherwise.  One thread at a time may call a pool.
     """
 
-    def __init__(  # noqa: PLR0913  the settings of one pool; the last two are keyword-only
+    def __init__(
         self,
         pages: int,
         page_rows: int,
@@ -43,7 +44,7 @@ class HostPool:
             page_rows: Rows in a page.
             layers: The row format of each layer.
             storage: ``"ram"``, or ``"disk:DIR"`` for a file in that directory, made if missing.
-            allocate: For ``"ram"``: provides the memory of each layer, ``allocate(num_bytes) -> uint8 array``.
+            allocate: For ``"ram"``: provides each layer's memory, ``allocate(num_bytes) -> uint8 array``.
             verify: For ``"disk:DIR"``: whether rows read back are checked against what was written.
 
         Raises:
@@ -119,9 +120,9 @@ class HostPool:
     def rearrange(self, requests: Sequence[RequestPages], sources: Sequence[int]) -> list[RequestPages]:
         """Reorder, repeat or drop requests; item i of the result continues ``requests[sources[i]]``.
 
-        The first item that continues a request keeps its handle.  Each further one is a new handle that shares all
-        pages; the last, partly filled page is copied when one of the sharers next extends.  Requests that nothing
-        continues are closed.  A permutation needs no room at all.
+        The first item that continues a request keeps its handle.  Each further one is a new handle that
+        shares all pages; the last, partly filled page is copied when one of the sharers next extends.
+        Requests that nothing continues are closed.  A permutation needs no room at all.
 
         Raises:
             HostPoolFullError: Too few pages are free for the repeated requests; nothing was changed.
@@ -194,8 +195,8 @@ class HostPool:
             StateError: The pool is closed.
         """
         self._row_bytes(layer)
-        self._check_held(rows, at_most=np.iinfo(np.int32).max)
-        return self._storage.gather(layer, rows, out, out_rows)
+        self._check_held(rows, at_most=_ANY_NUMBER)
+        return self._storage.gather(layer, rows, out, out_rows=out_rows)
 
     def read(self, layer: int, rows: NDArray[np.int64], out: Rows) -> int:
         """Copy rows of one layer to ``out[0]``, ``out[1]``, ...: `gather` without a scatter."""
@@ -210,7 +211,7 @@ class HostPool:
         self._ledger.check()
 
     def close(self) -> None:
-        """Give memory or file back; requests of the pool cannot be used afterwards.  Closing again does nothing."""
+        """Give memory or file back; the pool's requests are of no use afterwards.  Harmless when closed."""
         self._storage.close()
 
     def _row_bytes(self, layer: int) -> int:
@@ -223,7 +224,7 @@ class HostPool:
         self._storage.rows(0)
         if rows.dtype != np.int64 or rows.ndim != 1:
             raise ArrayError(f"rows must be int64[M], got {rows.dtype}{list(rows.shape)}")
-        idx = _first_refused(rows, self.page_rows, self._ledger.references, at_most)
+        idx = _first_refused(rows, _Holders(self._ledger.references, self.page_rows, at_most))
         if idx < 0:
             return
         row, page = int(rows[idx]), int(rows[idx]) // self.page_rows
@@ -233,21 +234,28 @@ class HostPool:
         if holders == 0:
             raise PositionError(f"row {row} lies in page {page}, which no request holds")
         raise StateError(
-            f"row {row} lies in page {page}, which {holders} requests share; extend a request to own it"
+            f"row {row} lies in page {page}, which {holders} requests share; "
+            "truncate its request to before the row and extend it again to own the page"
         )
 
 
+class _Holders(NamedTuple):
+    """References int32 ``[pages]``, rows in a page, and how many holders a row's page may have."""
+
+    references: NDArray[np.int32]
+    page_rows: int
+    at_most: int
+
+
 @compiled
-def _first_refused(
-    rows: NDArray[np.int64], page_rows: int, references: NDArray[np.int32], at_most: int
-) -> int:
-    num_rows = references.shape[0] * page_rows
+def _first_refused(rows: NDArray[np.int64], holders: _Holders) -> int:
+    num_rows = holders.references.shape[0] * holders.page_rows
     for idx in range(rows.shape[0]):
         row = rows[idx]
         if row < 0 or row >= num_rows:
             return idx
-        holders = references[row // page_rows]
-        if holders == 0 or holders > at_most:
+        references = holders.references[row // holders.page_rows]
+        if references == 0 or references > holders.at_most:
             return idx
     return -1
 

@@ -53,6 +53,7 @@ class PoolFile:
             ):
                 os.pwrite(self.fd, header, 0)
                 os.ftruncate(self.fd, self.size_bytes)
+                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
         except OSError:
             self.close()
             raise
@@ -80,7 +81,8 @@ class PoolFile:
         status = os.fstat(self.fd)
         if status.st_size != self.size_bytes:
             raise CorruptPoolError(
-                f"{self.path} was cut or grown by someone else: {self.size_bytes} B expected, {status.st_size} B found"
+                f"{self.path} was cut or grown by someone else: "
+                f"{self.size_bytes} B expected, {status.st_size} B found"
             )
         if status.st_nlink == 0:
             with contextlib.suppress(OSError):

@@ -115,12 +115,12 @@ class RequestPages:
         if positions.size and not 0 <= positions.min() <= positions.max() < claim.length:
             bad = positions[(positions < 0) | (positions >= claim.length)][0]
             raise PositionError(
-                f"position {bad} is outside 0 to {claim.length - 1}; extend the request first"
+                f"position {bad} is outside the request's {claim.length} positions; extend it first"
             )
         return rows_of(claim.table, positions, self._ledger.page_rows)
 
     def close(self) -> None:
-        """End the request: its promise and the pages only it holds become free.  Closing again does nothing."""
+        """End the request: its promise and the pages only it holds become free.  Harmless when closed."""
         if self.is_open:
             self._ledger.drop(self._claim)
 
@@ -148,5 +148,5 @@ class RequestPages:
         offsets = np.arange(num_rows, dtype=np.int64)
         for layer, row_bytes in enumerate(self._storage.geometry.row_bytes):
             data = np.empty((num_rows, row_bytes), np.uint8)
-            self._storage.gather(layer, source * self._ledger.page_rows + offsets, data, None)
+            self._storage.gather(layer, source * self._ledger.page_rows + offsets, data)
             self._storage.write(layer, target * self._ledger.page_rows + offsets, data)

@@ -18,7 +18,7 @@ Allocate = Callable[[int], Rows]
 class Storage(Protocol):
     """Rows of every layer, by pool row number.
 
-    Callers pass row numbers that lie in the pool: the pool checks them once, where it also knows who holds them.
+    Callers pass row numbers that lie in the pool: the pool checks them, since it also knows who holds them.
     """
 
     geometry: Geometry
@@ -44,7 +44,7 @@ class Storage(Protocol):
         """Store data ``[M, row_bytes]`` as the given rows ``[M]``; a later one of equal rows wins."""
 
     def gather(
-        self, layer: int, rows: NDArray[np.int64], out: Rows, out_rows: NDArray[np.integer] | None
+        self, layer: int, rows: NDArray[np.int64], out: Rows, *, out_rows: NDArray[np.integer] | None = None
     ) -> int:
         """Copy rows ``[M]`` to ``out`` (at `out_rows` where given); returns the bytes copied."""
 
@@ -94,7 +94,7 @@ class RamStorage:
         self.rows(layer)[rows] = data
 
     def gather(
-        self, layer: int, rows: NDArray[np.int64], out: Rows, out_rows: NDArray[np.integer] | None
+        self, layer: int, rows: NDArray[np.int64], out: Rows, *, out_rows: NDArray[np.integer] | None = None
     ) -> int:
         """Copy rows to ``out``; returns the bytes copied."""
         return gather_rows(self.rows(layer), rows, out, out_rows=out_rows)
@@ -118,13 +118,10 @@ def _map_memory(num_bytes: int) -> Rows:
 def _shaped(allocate: Allocate, num_rows: int, row_bytes: int) -> Rows:
     num_bytes = num_rows * row_bytes
     array = allocate(num_bytes)
-    if (
-        array.dtype != np.uint8
-        or array.size < num_bytes
-        or not array.flags.c_contiguous
-        or not array.flags.writeable
-    ):
+    fits = array.dtype == np.uint8 and array.size >= num_bytes
+    if not fits or not array.flags.c_contiguous or not array.flags.writeable:
         raise ArrayError(
-            f"allocate must return writable contiguous uint8[{num_bytes}], got {array.dtype}{list(array.shape)}"
+            f"allocate must return writable contiguous uint8[{num_bytes}], "
+            f"got {array.dtype}{list(array.shape)}"
         )
     return array.reshape(-1)[:num_bytes].reshape(num_rows, row_bytes)
