@@ -58,5 +58,7 @@ class CacheSettings:
         """
         slots = 2 * top_k if self.hot_slots is None else self.hot_slots
         if slots < top_k:
-            raise HotBufferError(f"hot_slots is {slots}, expected at least {top_k}, the rows the model selects in one step")
+            raise HotBufferError(
+                f"hot_slots is {slots}, expected at least {top_k}, the rows the model selects in one step"
+            )
         return slots

@@ -19,9 +19,7 @@ class RowSource(Protocol):
         """Return the source row int64 ``[M]`` of each (request, position); reads only."""
         ...
 
-    def gather(
-        self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]
-    ) -> int:
+    def gather(self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]) -> int:
         """Copy source row ``rows[m]`` of `layer` to ``out[out_rows[m]]`` and return the bytes copied."""
         ...
 

@@ -8,7 +8,23 @@ from numpy.typing import NDArray
 from hisparse.errors import AccountingError
 from hisparse.kernels import COUNT_FIELDS
 
-FETCH_SECONDS_BOUNDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 5e-1, 1.0)
+FETCH_SECONDS_BOUNDS = (
+    1e-5,
+    2e-5,
+    5e-5,
+    1e-4,
+    2e-4,
+    5e-4,
+    1e-3,
+    2e-3,
+    5e-3,
+    1e-2,
+    2e-2,
+    5e-2,
+    1e-1,
+    5e-1,
+    1.0,
+)
 """Upper bounds, in seconds, of the row fetch histogram; one more bucket holds what is slower."""
 
 

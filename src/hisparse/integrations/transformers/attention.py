@@ -30,7 +30,7 @@ class AttentionCall:
     layer: RowLayer | None
 
 
-def hisparse_attention(
+def hisparse_attention(  # noqa: PLR0913, PLR0917 - the signature transformers calls
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -107,9 +107,7 @@ def _scores_bias(selected: SelectedRows, bias: torch.Tensor | None) -> torch.Ten
     return base.masked_fill(~selected.is_selected, float("-inf")).unsqueeze(2)
 
 
-def _fold(
-    mask: torch.Tensor | None, indices: torch.Tensor, keys: int, dtype: torch.dtype
-) -> torch.Tensor:
+def _fold(mask: torch.Tensor | None, indices: torch.Tensor, keys: int, dtype: torch.dtype) -> torch.Tensor:
     """Restrict `mask` to the selection, as the stock sdpa and eager paths do before they attend."""
     is_chosen = indices.new_zeros((*indices.shape[:2], keys), dtype=torch.bool).scatter_(-1, indices.long(), value=True)
     is_chosen = is_chosen.unsqueeze(1)
@@ -138,7 +136,7 @@ def _absorbed(
     scaling: float,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Fold ``kv_b_proj`` into query and output (DeepSeek-V2, arXiv 2405.04434, section 2.1.2): rows are not expanded."""
+    """Fold ``kv_b_proj`` into query and output, so that no row is expanded (DeepSeek-V2, arXiv 2405.04434, 2.1.2)."""
     heads, nope, latent = query.shape[1], module.qk_nope_head_dim, module.kv_lora_rank
     up = module.kv_b_proj.weight.view(heads, -1, latent)
     query_latent = torch.matmul(query[..., :nope], up[:, :nope])
@@ -162,7 +160,7 @@ def _expanded(
     """Run the model's own ``expand_kv`` on the selected rows, whatever ``kv_b_proj`` is."""
     batch, queries, count, _ = selected.rows.shape
     flat = selected.rows.view(batch * queries, 1, count, -1)
-    latent, rotary = flat.split([module.kv_lora_rank, flat.shape[-1] - module.kv_lora_rank], dim=-1)
+    latent, rotary = flat[..., : module.kv_lora_rank], flat[..., module.kv_lora_rank :]
     key, value = module.expand_kv(latent.contiguous(), rotary.contiguous())
     each_query = query.transpose(1, 2).reshape(batch * queries, -1, 1, query.shape[-1])
     if sinks is None:

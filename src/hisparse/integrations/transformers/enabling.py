@@ -83,9 +83,7 @@ def enable(model: Any, attention: AttentionChoice = "auto", *, self_check: bool 
     return _enable(model, geometry, self_check=self_check, install=install)
 
 
-def _enable(
-    model: Any, geometry: ModelGeometry, *, self_check: bool, install: Callable[[str], list[Any]]
-) -> Enabled:
+def _enable(model: Any, geometry: ModelGeometry, *, self_check: bool, install: Callable[[str], list[Any]]) -> Enabled:
     """Capture a stock step, install the hooks, compare; undo everything if the comparison fails."""
     stock = model.config.get_text_config(decoder=True)._attn_implementation  # noqa: SLF001 - where transformers keeps it
     if stock not in _STOCK:
@@ -147,12 +145,12 @@ def _mode_for(module: Any, attention: AttentionChoice) -> AttentionMode:
     """
     if attention == "expand":
         return "expand"
-    projection = module.kv_b_proj
-    weight = getattr(projection, "weight", None)
+    projection: Any = module.kv_b_proj
+    weight: Any = getattr(projection, "weight", None)
     is_plain = (
         type(projection) is nn.Linear
         and type(weight) is nn.Parameter
-        and projection.bias is None
+        and getattr(projection, "bias", None) is None
         and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
     )
     if is_plain:

@@ -11,7 +11,7 @@ _REASONS = {
     "glm5_next_text": "its attention turns the selection into a mask over pooled keys and never passes the indices on",
     "qwen4_exp_text": "it selects blocks inside a per-query mask and never passes indices to attention",
     "minimax_m3_vl_text": "it selects blocks of keys per head (block_indices), not rows",
-    "mistral_large4_text": "its layers share keys and values with one another (kv_sharing_modes), so rows have no single owner",
+    "mistral_large4_text": "its layers share keys and values (kv_sharing_modes), so a row has no single owner",
     "hy_v4_vl_text": "only the text model hy_v4 has been verified; the vision model has not",
 }
 

@@ -1,6 +1,7 @@
 """The batch's rows in the host pool: where each one is, and how it gets in and out."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,13 +79,11 @@ class HostRows:
         """Return the pool row of each (request, position); equal requests must be neighbours."""
         rows = np.empty(len(requests), np.int64)
         edges = np.flatnonzero(np.diff(requests, prepend=-1, append=-1))
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in pairwise(edges):
             rows[start:stop] = self._requests[requests[start]].rows(positions[start:stop])
         return rows
 
-    def gather(
-        self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]
-    ) -> int:
+    def gather(self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]) -> int:
         """Copy pool rows of `layer` to ``out[out_rows]``; returns the bytes copied."""
         return self._pool.gather(self._pool_layers[layer], rows, out, out_rows)
 

@@ -11,7 +11,7 @@ from hisparse.integrations.transformers.slot import StoreSlot
 from hisparse.integrations.transformers.store import RowStore, SelectedRows
 
 
-class RowLayer(DynamicIndexedLayer):
+class RowLayer(DynamicIndexedLayer):  # type: ignore[no-untyped-call] # transformers types no __init_subclass__
     """One indexed-attention layer of a `RowCache`.
 
     ``update`` is handed the latent and the rotary key of the new tokens.  When few enough queries come that
@@ -24,7 +24,7 @@ class RowLayer(DynamicIndexedLayer):
 
     def __init__(self, layer: int, slot: StoreSlot) -> None:
         """Serve model layer `layer` from the store in `slot`."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # transformers leaves it untyped
         self._layer = layer
         self._slot = slot
         self._index_keys: GrowingTensor | None = None
@@ -61,7 +61,9 @@ class RowLayer(DynamicIndexedLayer):
             HiSparseError: As the store's `append`; nothing was changed.
         """
         if not self._is_armed:
-            raise StateError("this cache needs an enabled model: call hisparse.integrations.transformers.enable(model) first")
+            raise StateError(
+                "this cache needs an enabled model: call hisparse.integrations.transformers.enable(model) first"
+            )
         self._is_armed = False
         store = self._slot.ensure(key_states.shape[0], key_states.dtype, key_states.device)
         past, queries, latent = store.length(self._layer), key_states.shape[2], key_states.shape[3]

@@ -61,9 +61,7 @@ def capture_stock_step(model: Any, geometry: ModelGeometry) -> CapturedStep:
     cache = DynamicCache(config=model.config)
     with _small_selection(model):
         _forward(model, prompt, cache)
-        hooks = [
-            module.register_forward_hook(record, with_kwargs=True) for module in _row_modules(model, geometry)
-        ]
+        hooks = [module.register_forward_hook(record, with_kwargs=True) for module in _row_modules(model, geometry)]
         try:
             _forward(model, token, cache)
         finally:
@@ -89,11 +87,7 @@ def check_captured(model: Any, geometry: ModelGeometry, captured: CapturedStep) 
             _forward(model, captured.prompt, cache)
             for call in captured.calls:
                 _compare(geometry.model_type, call, _replay(call, cache))
-        missed = {layer["layer"] for layer in cache.stats()["layers"] if layer["hit"] + layer["miss"] == 0}
-        if missed:
-            raise UnsupportedModelError(
-                f"{geometry.model_type}: attention of layers {sorted(missed)} never asked for selected rows"
-            )
+        _check_selected(geometry.model_type, cache)
     except UnsupportedModelError:
         raise
     except Exception as error:
@@ -102,6 +96,13 @@ def check_captured(model: Any, geometry: ModelGeometry, captured: CapturedStep) 
         ) from error
     finally:
         cache.close()
+
+
+def _check_selected(model_type: str, cache: HiSparseCache) -> None:
+    """Raise UnsupportedModelError unless every layer read selected rows."""
+    missed = [layer["layer"] for layer in cache.stats()["layers"] if layer["hit"] + layer["miss"] == 0]
+    if missed:
+        raise UnsupportedModelError(f"{model_type}: attention of layers {missed} never asked for selected rows")
 
 
 def _compare(model_type: str, call: RecordedCall, output: torch.Tensor) -> None:
@@ -145,7 +146,8 @@ def _row_modules(model: Any, geometry: ModelGeometry) -> list[Any]:
     return [
         module
         for module in model.modules()
-        if getattr(module, "layer_idx", None) in rows and (hasattr(module, "expand_kv") or hasattr(module, "compressor"))
+        if getattr(module, "layer_idx", None) in rows
+        and (hasattr(module, "expand_kv") or hasattr(module, "compressor"))
     ]
 
 

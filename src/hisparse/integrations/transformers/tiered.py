@@ -194,22 +194,19 @@ class TieredRows:
     def _check_rows(self, layer: int, rows: torch.Tensor) -> None:
         """Refuse rows that do not belong to this batch, and a step that some layers did not finish."""
         hot = self._hot[layer]
-        expected = f"{hot.dtype}[{self.batch}, S, {hot.shape[1]}]"
-        if rows.ndim != 3 or rows.shape[0] != self.batch or rows.shape[2] != hot.shape[1] or rows.dtype != hot.dtype:  # noqa: PLR2004 - batch, token, value
+        expected = (self.batch, rows.shape[1] if rows.ndim > 1 else 0, hot.shape[1])
+        if tuple(rows.shape) != expected or rows.dtype != hot.dtype:
             raise ArrayError(
-                f"rows of layer {layer} must be {expected}, got {rows.dtype}{list(rows.shape)}; "
-                "reset the cache to use it for another batch"
+                f"rows of layer {layer} must be {hot.dtype}[{self.batch}, S, {hot.shape[1]}], "
+                f"got {rows.dtype}{list(rows.shape)}; reset the cache to use it for another batch"
             )
         first = self._geometry.row_layers[0]
         if layer == first and len(set(self._lengths.values())) > 1:
-            raise StateError(
-                f"a forward pass stopped half way: layers hold {sorted(set(self._lengths.values()))} rows; reset the cache"
-            )
+            held = sorted(set(self._lengths.values()))
+            raise StateError(f"a forward pass stopped half way: layers hold {held} rows; reset the cache")
 
 
-def _pool_size(
-    geometry: ModelGeometry, settings: CacheSettings, *, batch: int, dtype: torch.dtype
-) -> tuple[int, int]:
+def _pool_size(geometry: ModelGeometry, settings: CacheSettings, *, batch: int, dtype: torch.dtype) -> tuple[int, int]:
     """Return (pages of the pool, rows one request may reach).
 
     Raises:
