@@ -37,8 +37,7 @@ def check_requests(requests: object, settings: ResidencySettings) -> None:
             check_request(request, settings, name=f"requests[{b}]")
             if request in seen:
                 raise PositionError(
-                    f"requests[{b}] repeats request {request} after another one: "
-                    "rows of one request must be neighbours"
+                    f"requests[{b}] repeats request {request} after another one: rows of one request must be neighbours"
                 )
             seen.add(request)
         previous = request
@@ -66,9 +65,7 @@ def check_positions(positions: object, settings: ResidencySettings) -> NDArray[n
     return array.astype(np.int64)
 
 
-def resident_rows(
-    pages: NDArray[np.int32], positions: NDArray[np.int32], page_rows: int
-) -> NDArray[np.int64]:
+def resident_rows(pages: NDArray[np.int32], positions: NDArray[np.int32], page_rows: int) -> NDArray[np.int64]:
     """Return the device row of each position of one request, -1 where its page is not resident."""
     page_idx, offset = np.divmod(positions.astype(np.int64), page_rows)
     page = pages[page_idx].astype(np.int64)

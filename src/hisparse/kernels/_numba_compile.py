@@ -58,9 +58,7 @@ def _copy_bytes(typingctx: Any, target: Any, source: Any, nbytes: Any) -> Any:  
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001 # numba's form
         byte_pointer = ir.IntType(8).as_pointer()
         to, source_pointer = (builder.inttoptr(value, byte_pointer) for value in args[:2])
-        function = builder.module.declare_intrinsic(
-            "llvm.memcpy", [byte_pointer, byte_pointer, ir.IntType(64)]
-        )
+        function = builder.module.declare_intrinsic("llvm.memcpy", [byte_pointer, byte_pointer, ir.IntType(64)])
         builder.call(function, [to, source_pointer, args[2], ir.IntType(1)(0)])
         return context.get_dummy_value()
 

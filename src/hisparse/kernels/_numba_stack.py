@@ -34,11 +34,9 @@ from hisparse.kernels.backend import MAX_RESIDENT_ROW
 
 
 @kernel
-def resolve(
-    requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan
-) -> int:
+def resolve(requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan) -> int:
     """Resolve one step; return the number of misses, or FAULT with the state as before."""
-    num_misses = int64(0)  # typed: a part compiles once for each integer type it is called with
+    num_misses: int = int64(0)  # typed: a part compiles once for each integer type it is called with
     first = int64(0)
     while first < requests.shape[0]:
         request = int64(requests[first])
@@ -49,9 +47,7 @@ def resolve(
             pad_rows(plan, first, last, topk.shape[1])
         else:
             _make_room(state, request)
-            tail, num_misses = _classify(
-                topk, first, last, request, resident_pages, geometry, state, plan, num_misses
-            )
+            tail, num_misses = _classify(topk, first, last, request, resident_pages, geometry, state, plan, num_misses)
             if tail == FAULT:
                 _undo(requests, first, num_misses, state, plan)
                 return FAULT

@@ -30,11 +30,9 @@ from hisparse.kernels.backend import MAX_RESIDENT_ROW
 
 
 @kernel
-def resolve(
-    requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan
-) -> int:
+def resolve(requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan) -> int:
     """Resolve one step; return the number of misses, or FAULT with the state as before."""
-    num_misses = int64(0)  # typed: a part compiles once for each integer type it is called with
+    num_misses: int = int64(0)  # typed: a part compiles once for each integer type it is called with
     first = int64(0)
     while first < requests.shape[0]:
         request = int64(requests[first])
@@ -46,9 +44,7 @@ def resolve(
         else:
             if state.span[request, 1] == 0:
                 start_request(state, request)
-            used, num_misses = _classify(
-                topk, first, last, request, resident_pages, geometry, state, plan, num_misses
-            )
+            used, num_misses = _classify(topk, first, last, request, resident_pages, geometry, state, plan, num_misses)
             if used == FAULT:
                 _undo(requests, first, num_misses, state, plan)
                 return FAULT

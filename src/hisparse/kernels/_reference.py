@@ -139,6 +139,5 @@ class ReferenceBackend:
             )
         if not (once == buffer.order.size == hot_slots):
             raise AccountingError(
-                f"request {request}: {once} different slots in {buffer.order.size} recency places "
-                f"!= {hot_slots} slots"
+                f"request {request}: {once} different slots in {buffer.order.size} recency places != {hot_slots} slots"
             )

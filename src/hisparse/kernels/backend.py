@@ -64,8 +64,7 @@ class ResidencySettings:
             )
         if self.max_positions > MAX_POSITIONS:
             raise SettingError(
-                f"max_positions is {self.max_positions}, expected at most {MAX_POSITIONS}: "
-                "positions are int32"
+                f"max_positions is {self.max_positions}, expected at most {MAX_POSITIONS}: positions are int32"
             )
 
     @property

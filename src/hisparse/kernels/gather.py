@@ -47,9 +47,7 @@ def gather_rows(
         raise ArrayError(f"out must be writable, got a read-only {describe(out)}")
     if out_rows is None:
         if len(out) != len(sources):
-            raise ArrayError(
-                f"out must be {pool.dtype}[{len(sources)}, {pool.shape[1]}], got {describe(out)}"
-            )
+            raise ArrayError(f"out must be {pool.dtype}[{len(sources)}, {pool.shape[1]}], got {describe(out)}")
         targets = _IN_ORDER
     else:
         targets = _check_indices("out_rows", out_rows, len(sources))

@@ -13,9 +13,7 @@ from hisparse.kernels._reference import ReferenceBackend
 from hisparse.kernels.backend import Backend, ResidencySettings
 from hisparse.kernels.resolution import Resolution
 
-BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
-    {"reference": ReferenceBackend, "numba": NumbaBackend}
-)
+BACKENDS: Mapping[str, type[Backend]] = MappingProxyType({"reference": ReferenceBackend, "numba": NumbaBackend})
 """Implementations by name; all of them give the same answer bit for bit."""
 
 
