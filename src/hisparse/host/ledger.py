@@ -167,7 +167,7 @@ class PageLedger:
             np.add.at(holders, claim.table, 1)
             if claim.held != pages_for(claim.length, self.page_rows) or claim.held > claim.promised:
                 raise AccountingError(
-                    f"a request of {claim.length} positions holds {claim.held} pages, {claim.promised} promised"
+                    f"a request of {claim.length} positions holds {claim.held} of {claim.promised} pages"
                 )
         wrong = np.flatnonzero(holders != self.references)
         if wrong.size:
@@ -179,10 +179,12 @@ class PageLedger:
         reserved = sum(claim.promised for claim in self._claims) - used
         stack = np.unique(self._stack[: self._stacked])
         free = stack.size - reserved
-        if free + used + reserved != self.pages or free != self.free_pages or reserved != self.reserved_pages:
+        if free + used + reserved != self.pages:
+            raise AccountingError(f"free {free} + used {used} + reserved {reserved} != {self.pages} pages")
+        if (free, used, reserved) != (self.free_pages, self.used_pages, self.reserved_pages):
             raise AccountingError(
-                f"free {free} + used {used} + reserved {reserved} != {self.pages} pages "
-                f"(kept: free {self.free_pages}, used {self.used_pages}, reserved {self.reserved_pages})"
+                f"free {free} + used {used} + reserved {reserved} pages were counted, "
+                f"{self.free_pages} + {self.used_pages} + {self.reserved_pages} were kept"
             )
         if holders[stack].any():
             raise AccountingError(f"page {int(stack[holders[stack] > 0][0])} is both free and used")

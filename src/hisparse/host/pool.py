@@ -110,6 +110,7 @@ class HostPool:
             PositionError: `max_positions` is below 1.
             StateError: The pool is closed.
         """
+        self._check_open()
         if max_positions < 1:
             raise PositionError(f"max_positions must be at least 1, got {max_positions}")
         needed = pages_for(max_positions, self.page_rows)
@@ -130,6 +131,7 @@ class HostPool:
             PositionError: A source is out of range.
             StateError: A request is closed, given twice or of another pool, or the pool is closed.
         """
+        self._check_open()
         for source in sources:
             if not 0 <= source < len(requests):
                 raise PositionError(f"source {source} is outside 0 to {len(requests) - 1}")
@@ -168,9 +170,7 @@ class HostPool:
         """
         expected = (rows.size, self._row_bytes(layer))
         if data.dtype != np.uint8 or data.shape != expected or not data.flags.c_contiguous:
-            raise ArrayError(
-                f"data must be contiguous uint8{list(expected)}, got {data.dtype}{list(data.shape)}"
-            )
+            raise ArrayError(f"data must be contiguous uint8{list(expected)}, got {data.dtype}{list(data.shape)}")
         self._check_held(rows, at_most=1)
         self._storage.write(layer, rows, data)
 
@@ -214,6 +214,9 @@ class HostPool:
         """Give memory or file back; the pool's requests are of no use afterwards.  Harmless when closed."""
         self._storage.close()
 
+    def _check_open(self) -> None:
+        self._storage.rows(0)
+
     def _row_bytes(self, layer: int) -> int:
         if not 0 <= layer < len(self._geometry.row_bytes):
             raise PositionError(f"layer {layer} is outside 0 to {len(self._geometry.row_bytes) - 1}")
@@ -221,7 +224,7 @@ class HostPool:
 
     def _check_held(self, rows: NDArray[np.int64], at_most: int) -> None:
         """Refuse rows that no request holds, or whose page more than `at_most` requests hold."""
-        self._storage.rows(0)
+        self._check_open()
         if rows.dtype != np.int64 or rows.ndim != 1:
             raise ArrayError(f"rows must be int64[M], got {rows.dtype}{list(rows.shape)}")
         idx = _first_refused(rows, _Holders(self._ledger.references, self.page_rows, at_most))

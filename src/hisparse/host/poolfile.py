@@ -81,16 +81,13 @@ class PoolFile:
         status = os.fstat(self.fd)
         if status.st_size != self.size_bytes:
             raise CorruptPoolError(
-                f"{self.path} was cut or grown by someone else: "
-                f"{self.size_bytes} B expected, {status.st_size} B found"
+                f"{self.path} was cut or grown by someone else: {self.size_bytes} B expected, {status.st_size} B found"
             )
         if status.st_nlink == 0:
             with contextlib.suppress(OSError):
                 found = self.path.stat().st_ino
                 if found != self._identity:
-                    raise CorruptPoolError(
-                        f"{self.path} was replaced: file {self._identity} expected, {found} found"
-                    )
+                    raise CorruptPoolError(f"{self.path} was replaced: file {self._identity} expected, {found} found")
 
     def free_bytes(self) -> int:
         """Bytes the disk has for this process.  Reads only."""
@@ -115,9 +112,7 @@ class PoolFile:
             DiskFullError: The disk has no room.
             StorageError: It refuses for another reason.
         """
-        with _explained(
-            f"cannot write {len(data)} B to {self.path} at {offset}", "free disk space or move the pool"
-        ):
+        with _explained(f"cannot write {len(data)} B to {self.path} at {offset}", "free disk space or move the pool"):
             while data:
                 written = os.pwrite(self.fd, data, offset)
                 data, offset = data[written:], offset + written

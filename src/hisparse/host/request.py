@@ -114,9 +114,7 @@ class RequestPages:
             raise ArrayError(f"positions must be int[M], got {positions.dtype}{list(positions.shape)}")
         if positions.size and not 0 <= positions.min() <= positions.max() < claim.length:
             bad = positions[(positions < 0) | (positions >= claim.length)][0]
-            raise PositionError(
-                f"position {bad} is outside the request's {claim.length} positions; extend it first"
-            )
+            raise PositionError(f"position {bad} is outside the request's {claim.length} positions; extend it first")
         return rows_of(claim.table, positions, self._ledger.page_rows)
 
     def close(self) -> None:

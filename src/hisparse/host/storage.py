@@ -121,7 +121,6 @@ def _shaped(allocate: Allocate, num_rows: int, row_bytes: int) -> Rows:
     fits = array.dtype == np.uint8 and array.size >= num_bytes
     if not fits or not array.flags.c_contiguous or not array.flags.writeable:
         raise ArrayError(
-            f"allocate must return writable contiguous uint8[{num_bytes}], "
-            f"got {array.dtype}{list(array.shape)}"
+            f"allocate must return writable contiguous uint8[{num_bytes}], got {array.dtype}{list(array.shape)}"
         )
     return array.reshape(-1)[:num_bytes].reshape(num_rows, row_bytes)
