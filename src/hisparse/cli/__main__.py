@@ -1,0 +1,5 @@
+"""``python -m hisparse.cli``."""
+
+from hisparse.cli.app import main
+
+main()

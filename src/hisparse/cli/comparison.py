@@ -1,0 +1,201 @@
+"""The same prompts decoded with three caches: stock, rows resident on the device, rows on the host."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from transformers import DynamicCache
+
+from hisparse.cli.counts import CacheCounts
+from hisparse.cli.decoding import Decoded, decode_greedily, median, selecting_queries, tensor_bytes
+from hisparse.cli.feed import MetricsFeed
+from hisparse.cli.models import LoadedModel
+from hisparse.cli.prompts import Prompt
+from hisparse.errors import AccountingError
+from hisparse.integrations.transformers import ResidentCache, enable
+from hisparse.integrations.transformers.layers import RowLayer
+
+VARIANTS = ("stock", "resident_absorbed", "hisparse")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One request decoded one way, and the device bytes its cache held at the end."""
+
+    decoded: Decoded
+    device_kv_bytes: int
+
+
+@dataclass(frozen=True)
+class RequestComparison:
+    """One request decoded three ways.
+
+    Attributes:
+        prompt: What was continued.
+        stock: The model's own cache and attention.
+        resident_absorbed: All rows on the device, attention in the absorbed form: what is left of the difference to
+            HiSparse is what tiering costs.
+        hisparse: Rows on the host.
+        counts: What the HiSparse cache counted.
+        failures: Sums that did not hold in the HiSparse cache; empty when all is well.
+    """
+
+    prompt: Prompt
+    stock: Variant
+    resident_absorbed: Variant
+    hisparse: Variant
+    counts: CacheCounts
+    failures: tuple[str, ...]
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether all three gave the same tokens."""
+        return self.stock.decoded.tokens == self.resident_absorbed.decoded.tokens == self.hisparse.decoded.tokens
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All requests of one run; sums are over requests, as if their caches were held at once."""
+
+    requests: tuple[RequestComparison, ...]
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether every request gave the same tokens three times."""
+        return all(request.is_identical for request in self.requests)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Everything that makes the run a failure, one sentence each."""
+        differing = [request.prompt.name for request in self.requests if not request.is_identical]
+        tokens = [f"tokens differ for {', '.join(differing)}"] if differing else []
+        sums = [f"{request.prompt.name}: {failure}" for request in self.requests for failure in request.failures]
+        return (*tokens, *sums)
+
+    @property
+    def counts(self) -> CacheCounts:
+        """Counts of all HiSparse caches."""
+        return reduce(CacheCounts.plus, (request.counts for request in self.requests))
+
+    def device_kv_bytes(self, variant: str) -> int:
+        """Device bytes of all requests' caches of one of `VARIANTS`."""
+        return sum(getattr(request, variant).device_kv_bytes for request in self.requests)
+
+    def step_seconds(self, variant: str) -> float:
+        """Median decode step of one of `VARIANTS`, over all requests' steps."""
+        return median([s for request in self.requests for s in getattr(request, variant).decoded.step_seconds])
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to decode, and where to say what happens meanwhile."""
+
+    new_tokens: int
+    prefill_chunk: int
+    feed: MetricsFeed
+    on_stage: Callable[[str], None]
+
+
+def compare(loaded: LoadedModel, prompts: Sequence[Prompt], run: Run) -> Comparison:
+    """Decode every prompt three ways, request by request, so that the ways meet the same state of the machine."""
+    handle = enable(loaded.model)  # probes the model once; the rounds below only switch
+    handle.disable()
+    return Comparison(tuple(_compare_one(loaded, prompt, run) for prompt in prompts))
+
+
+def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestComparison:
+    model = loaded.model
+    run.on_stage(f"{prompt.name}: stock cache")
+    stock_cache = DynamicCache(config=model.config)
+    stock = _decode(model, stock_cache, prompt.tokens, run)
+    stock_bytes = tensor_bytes(stock_cache)
+    handle = enable(model, self_check=False)
+    try:
+        run.on_stage(f"{prompt.name}: resident cache")
+        resident_cache = ResidentCache(model.config)
+        if take_prefill(resident_cache, stock_cache, len(prompt.tokens)):
+            resident = _continue(model, resident_cache, prompt.tokens, stock=stock, new_tokens=run.new_tokens)
+        else:
+            resident = _decode(model, resident_cache, prompt.tokens, run)
+        run.on_stage(f"{prompt.name}: HiSparse")
+        hisparse, counts, failures = _decode_hisparse(loaded, prompt, run)
+    finally:
+        handle.disable()
+    return RequestComparison(
+        prompt,
+        Variant(stock, stock_bytes),
+        Variant(resident, resident_cache.device_kv_bytes),
+        Variant(hisparse, counts.device_kv_bytes),
+        counts,
+        failures,
+    )
+
+
+def _decode(
+    model: Any, cache: Any, tokens: Sequence[int], run: Run, *, on_token: Callable[[int], None] | None = None
+) -> Decoded:
+    return decode_greedily(
+        model, cache, tokens, new_tokens=run.new_tokens, prefill_chunk=run.prefill_chunk, on_token=on_token
+    )
+
+
+def _decode_hisparse(loaded: LoadedModel, prompt: Prompt, run: Run) -> tuple[Decoded, CacheCounts, tuple[str, ...]]:
+    """Decode from the host pool; counts are taken before the cache is closed, and recounted by it."""
+    context = len(prompt.tokens)
+    cache = loaded.open_cache(context + run.new_tokens)
+    try:
+        feed = run.feed.follow(cache)
+        decoded = _decode(loaded.model, cache, prompt.tokens, run, on_token=lambda _token: feed.sample_if_due())
+        counts = feed.sample()
+        queries = selecting_queries(
+            context,
+            prefill_chunk=run.prefill_chunk,
+            new_tokens=run.new_tokens,
+            hot_slots=loaded.hot_slots,
+            top_k=loaded.top_k,
+        )
+        failures = counts.violations(queries * len(counts.groups) * loaded.top_k)
+        return decoded, counts, (*failures, *_recount(cache))
+    finally:
+        cache.close()
+
+
+def _recount(cache: Any) -> tuple[str, ...]:
+    try:
+        cache.check()
+    except AccountingError as error:
+        return (f"recount failed: {error}",)
+    return ()
+
+
+def take_prefill(cache: ResidentCache, stock_cache: Any, context_tokens: int) -> bool:
+    """Fill an empty resident cache with the rows of a stock cache's prefill, if all its layers keep plain rows.
+
+    Both caches run the stock attention over the prompt, so a second prefill would write the same rows again; taking
+    them over saves a quarter of the demo.
+
+    Args:
+        cache: Of a model that is enabled.
+        stock_cache: Of the same model; holds `context_tokens` prompt tokens and possibly more.
+        context_tokens: How many of its tokens to take.
+
+    Returns:
+        False where a layer is of another kind; `cache` is still empty then.
+    """
+    targets = [layer for layer in cache.layers if isinstance(layer, RowLayer)]
+    if len(targets) != len(cache.layers):
+        return False
+    for idx, (source, target) in enumerate(zip(stock_cache.layers, targets, strict=True)):
+        target.arm()
+        cache.update(source.keys[:, :, :context_tokens], source.values[:, :, :context_tokens], idx)
+        if source.is_indexer_initialized:
+            cache.update_indexer(source.indexer_keys[:, :context_tokens], idx)
+    return True
+
+
+def _continue(model: Any, cache: Any, tokens: Sequence[int], *, stock: Decoded, new_tokens: int) -> Decoded:
+    """Decode after a prefill that was taken over: its first token came with it."""
+    first = stock.tokens[0]
+    rest = decode_greedily(model, cache, [*tokens, first], new_tokens=new_tokens - 1, prefill_chunk=None)
+    return Decoded((first, *rest.tokens), stock.prefill_seconds, rest.step_seconds)
