@@ -1,31 +1,14 @@
 """What an index group counts: selections by outcome where they are resolved, bytes where they are copied."""
 
-from bisect import bisect_left
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.errors import AccountingError
 from hisparse.kernels import COUNT_FIELDS
+from hisparse.telemetry import CATALOGUE, Histogram, HistogramMetadata
 
-FETCH_SECONDS_BOUNDS = (
-    1e-5,
-    2e-5,
-    5e-5,
-    1e-4,
-    2e-4,
-    5e-4,
-    1e-3,
-    2e-3,
-    5e-3,
-    1e-2,
-    2e-2,
-    5e-2,
-    1e-1,
-    5e-1,
-    1.0,
-)
-"""Upper bounds, in seconds, of the row fetch histogram; one more bucket holds what is slower."""
+FETCH_METRIC = "hisparse_hot_gather_seconds"
+"""The metric whose buckets the durations of gathers are counted in."""
 
 
 class GroupCounters:
@@ -36,8 +19,7 @@ class GroupCounters:
         by_request: int64 ``[requests, 4]``, the same per request slot.
         selected: Selections handed to `record_selection`, padding included.
         loaded_bytes: int64 ``[layers of the group]``, bytes really copied.
-        fetch_buckets: int64 ``[len(FETCH_SECONDS_BOUNDS) + 1]``, loads by duration.
-        fetch_seconds: Sum of the durations.
+        fetches: Gathers by duration, in the buckets `FETCH_METRIC` declares.
     """
 
     def __init__(self, *, requests: int, layers: int) -> None:
@@ -46,8 +28,7 @@ class GroupCounters:
         self.by_request = np.zeros((requests, len(COUNT_FIELDS)), np.int64)
         self.selected = 0
         self.loaded_bytes = np.zeros(layers, np.int64)
-        self.fetch_buckets = np.zeros(len(FETCH_SECONDS_BOUNDS) + 1, np.int64)
-        self.fetch_seconds = 0.0
+        self.fetches = Histogram.empty(_fetch_bounds())
 
     def record_selection(self, requests: NDArray[np.int32], counts: NDArray[np.int64], selected: int) -> None:
         """Add the outcome `counts` int64 ``[B, 4]`` of batch rows that belong to `requests` int32 ``[B]``."""
@@ -59,8 +40,7 @@ class GroupCounters:
     def record_load(self, layer_idx: int, copied_bytes: int, seconds: float) -> None:
         """Add one gather of `copied_bytes` for the group's `layer_idx`-th layer, which took `seconds`."""
         self.loaded_bytes[layer_idx] += copied_bytes
-        self.fetch_buckets[bisect_left(FETCH_SECONDS_BOUNDS, seconds)] += 1
-        self.fetch_seconds += seconds
+        self.fetches.observe(seconds)
 
     def grow_requests(self, requests: int) -> None:
         """Make room for `requests` request slots; keeps every count."""
@@ -83,3 +63,10 @@ class GroupCounters:
         by_request = self.by_request.sum(axis=0)
         if (by_request > self.selections).any() or (by_request[:3] != self.selections[:3]).any():
             raise AccountingError(f"requests count {by_request.tolist()}, the group {self.selections.tolist()}")
+
+
+def _fetch_bounds() -> tuple[float, ...]:
+    """Return the bucket bounds the catalogue declares for gathers, in seconds."""
+    metadata = CATALOGUE[FETCH_METRIC]
+    assert isinstance(metadata, HistogramMetadata), metadata  # noqa: S101 - for the type checker
+    return metadata.buckets

@@ -58,6 +58,10 @@ class OffloadingConnectorStats(KVConnectorStats):
         values = list(samples) if isinstance(samples, Iterable) else [samples]
         self._record(name, "histogram", labelvalues, values)
 
+    def merge_histogram(self, name: str, histogram: Histogram, labelvalues: Sequence[str | int] = ()) -> None:
+        """Add samples that were counted elsewhere, over the bounds the catalogue declares for `name`."""
+        self._record(name, "histogram", labelvalues, histogram.to_dict())
+
     def set_info(self, name: str, labels: Mapping[str, Any]) -> None:
         """Replace the labels of an info gauge."""
         self._merge_info({name: [labels]})
@@ -76,9 +80,7 @@ class OffloadingConnectorStats(KVConnectorStats):
         if known is None:
             _check_new_name(name, len(types))
         elif known != kind:
-            raise ItemError(
-                SkipReason.TYPE_CONFLICT, f"is a {known} here and a {kind} in the statistics merged"
-            )
+            raise ItemError(SkipReason.TYPE_CONFLICT, f"is a {known} here and a {kind} in the statistics merged")
         series = self.data["data"].get(name, {})
         if labels not in series and len(series) >= MAX_SERIES:
             raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
@@ -102,9 +104,7 @@ class OffloadingConnectorStats(KVConnectorStats):
         if isinstance(value, Mapping):
             return Histogram.from_dict(value)
         if not isinstance(value, list | tuple):
-            raise ItemError(
-                SkipReason.WRONG_TYPE, f"must be a histogram or a list of samples, got {show(value)}"
-            )
+            raise ItemError(SkipReason.WRONG_TYPE, f"must be a histogram or a list of samples, got {show(value)}")
         declared = self._catalogue.get(name)
         default = declared.buckets if isinstance(declared, HistogramMetadata) else DEFAULT_BUCKETS
         histogram = Histogram.empty(old.bounds if old else default)
@@ -132,9 +132,7 @@ class OffloadingConnectorStats(KVConnectorStats):
     def _merge_metric(self, name: Any, kind: Any, series: Any) -> None:
         kind = _KINDS.get(kind) if isinstance(kind, str) else None
         if kind is None or not isinstance(series, Mapping):
-            self.skip(
-                SkipReason.WRONG_TYPE, f"{show(name)} needs a known type and a mapping, got {show(series)}"
-            )
+            self.skip(SkipReason.WRONG_TYPE, f"{show(name)} needs a known type and a mapping, got {show(series)}")
             return
         for key, value in series.items():
             try:
@@ -163,9 +161,7 @@ class OffloadingConnectorStats(KVConnectorStats):
         }
         plain: dict[str, Any] = {"types": dict(self.data["types"]), "data": metrics}
         if self.data["info"]:
-            plain["info"] = {
-                name: [dict(labels) for labels in found] for name, found in self.data["info"].items()
-            }
+            plain["info"] = {name: [dict(labels) for labels in found] for name, found in self.data["info"].items()}
         return plain
 
     def samples(self) -> Iterator[Sample]:

@@ -12,10 +12,12 @@ from hisparse.hot import GroupCounters
 from hisparse.integrations.transformers.geometry import ModelGeometry, geometry_of
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.resident import ResidentRows
+from hisparse.integrations.transformers.sampler import CounterSampler
 from hisparse.integrations.transformers.slot import StoreSlot
 from hisparse.integrations.transformers.stats import cache_stats
 from hisparse.integrations.transformers.store import RowStore
 from hisparse.integrations.transformers.tiered import TieredRows
+from hisparse.telemetry import TelemetryPipeline
 
 
 class RowCache(Cache):
@@ -137,7 +139,7 @@ class HiSparseCache(RowCache):
     refuses with nothing changed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each setting
         self,
         config: Any,
         *,
@@ -148,6 +150,7 @@ class HiSparseCache(RowCache):
         page_rows: int = 64,
         order: Literal["stack", "vllm"] = "stack",
         backend: str = "numba",
+        telemetry: TelemetryPipeline | None = None,
     ) -> None:
         """Check the settings against the model; memory is taken when the first tokens arrive.
 
@@ -160,6 +163,7 @@ class HiSparseCache(RowCache):
             page_rows: Rows in a page of the host pool.
             order: Recency order, ``"stack"`` (exact miss-ratio curves) or ``"vllm"`` (peer parity).
             backend: ``"numba"`` or ``"reference"``.
+            telemetry: Where counts go about once a second, at every `stats`, `reset` and `close`.
 
         Raises:
             UnsupportedModelError: The model can't be served; says why.
@@ -182,7 +186,25 @@ class HiSparseCache(RowCache):
         def open_store(batch: int, dtype: torch.dtype, device: torch.device) -> RowStore:
             return TieredRows(geometry, settings, self._counters, batch=batch, dtype=dtype, device=device)
 
-        super().__init__(config, geometry, StoreSlot(open_store))
+        slot = StoreSlot(open_store)
+        self._sampler: CounterSampler | None = None
+        if telemetry is not None:
+            self._sampler = CounterSampler(telemetry, geometry, self._counters, slot=slot)
+        super().__init__(config, geometry, slot)
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append one layer's rows, as transformers asks; the last layer completes a step of the telemetry."""
+        rows = super().update(*args, **kwargs)
+        layer_idx = kwargs.get("layer_idx", args[2] if len(args) > 2 else None)  # noqa: PLR2004 - key, value, layer
+        if self._sampler is not None and layer_idx == len(self.layers) - 1:
+            self._sampler.step()
+        return rows
+
+    def reset(self) -> None:
+        """End all requests and start empty; what was counted stays counted, and is published first."""
+        self._publish()
+        super().reset()
+        self._publish()
 
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far, over all requests this cache has served, as plain numbers.
@@ -192,6 +214,7 @@ class HiSparseCache(RowCache):
             ``prefix_hit_tokens``, ``spilled_pages``, ``requests`` (the selections of each request slot) and
             ``layers``: layer, group, hit, miss, resident, padding, bytes of each.
         """
+        self._publish()
         return cache_stats(self._geometry, self._counters, self.device_kv_bytes)
 
     def check(self) -> None:
@@ -203,6 +226,11 @@ class HiSparseCache(RowCache):
         super().check()
         for counters in self._counters:
             counters.check()
+
+    def _publish(self) -> None:
+        """Hand the telemetry what was counted since the last sample."""
+        if self._sampler is not None:
+            self._sampler.sample()
 
 
 class ResidentCache(RowCache):

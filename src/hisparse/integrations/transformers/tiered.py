@@ -100,6 +100,21 @@ class TieredRows:
         """Device bytes of the hot buffers."""
         return sum(group.nbytes for group in self._groups)
 
+    @property
+    def config_labels(self) -> dict[str, str]:
+        """What this batch was opened with, as labels."""
+        settings = self._settings
+        dtype = next(iter(self._hot.values())).dtype
+        return {
+            "top_k": str(self._geometry.top_k),
+            "hot_slots": str(self._hot_slots),
+            "page_rows": str(settings.page_rows),
+            "order": settings.order,
+            "backend": settings.backend,
+            "host_pool": settings.host_pool.partition(":")[0],
+            "row_format": str(dtype).removeprefix("torch."),
+        }
+
     def length(self, layer: int) -> int:
         """Return the rows held for each request of `layer`."""
         return self._lengths[layer]
