@@ -237,3 +237,20 @@ def test_memory_costs_nothing_until_it_is_used() -> None:
         assert pool.capacity_bytes > 4 << 30
         assert resident_bytes() - before < 64 << 20
     assert [address % mmap.PAGESIZE for address in addresses] == [0] * 4
+
+
+def test_a_large_pool_is_addressed_to_its_end(random_rows: RandomRows) -> None:
+    """Pages beyond 2^32 bytes are found by position, and their rows come back exactly."""
+    with HostPool(62_000, 64, [RowFormat("test", 576, 1152)]) as pool:
+        filler, last = pool.admit(61_990 * 64), pool.admit(640)
+        filler.extend(61_990 * 64)
+        last.extend(640)
+        rows = last.rows(np.random.default_rng(0).permutation(640))
+        assert rows.min() == 61_990 * 64 > 3_728_270
+        assert rows.max() * 1152 > 2**32
+        data = random_rows(640, 1152)
+        pool.write(0, rows, data)
+        out = np.zeros_like(data)
+        pool.read(0, rows, out)
+        np.testing.assert_array_equal(out, data)
+        pool.check()

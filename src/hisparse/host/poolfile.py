@@ -83,11 +83,8 @@ class PoolFile:
             raise CorruptPoolError(
                 f"{self.path} was cut or grown by someone else: {self.size_bytes} B expected, {status.st_size} B found"
             )
-        if status.st_nlink == 0:
-            with contextlib.suppress(OSError):
-                found = self.path.stat().st_ino
-                if found != self._identity:
-                    raise CorruptPoolError(f"{self.path} was replaced: file {self._identity} expected, {found} found")
+        if status.st_nlink == 0 and self.path.exists():
+            raise CorruptPoolError(f"{self.path} was replaced by another file; the rows are lost with its name")
 
     def free_bytes(self) -> int:
         """Bytes the disk has for this process.  Reads only."""
