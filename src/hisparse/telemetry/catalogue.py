@@ -73,9 +73,7 @@ class Catalogue(Mapping[str, MetricMetadata]):
             check_name(name, metadata)
             for sample in sorted(sample_names(name, metadata)):
                 if sample in owners:
-                    raise MetricError(
-                        f"{name!r} and {owners[sample]!r} would both export {sample!r}: rename one"
-                    )
+                    raise MetricError(f"{name!r} and {owners[sample]!r} would both export {sample!r}: rename one")
                 owners[sample] = name
             if metadata.deprecation and metadata.deprecation.replacement not in self._metrics:
                 raise MetricError(
@@ -163,9 +161,7 @@ def _operator_metrics() -> dict[str, MetricMetadata]:
             unit="transfers",
             log="HiSparse pending page transfers",
         ),
-        "vllm:hisparse_host_block_lifetime_seconds": _residency(
-            "Time a host page was held before it was freed."
-        ),
+        "vllm:hisparse_host_block_lifetime_seconds": _residency("Time a host page was held before it was freed."),
         "vllm:hisparse_host_block_idle_before_evict_seconds": _residency(
             "Time between a host page's last use and its eviction."
         ),

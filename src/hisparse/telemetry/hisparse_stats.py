@@ -93,9 +93,7 @@ class HiSparseKVConnectorStats(KVConnectorStats):
         if isinstance(value, Mapping):
             return Histogram.from_dict(value)
         if not isinstance(value, list | tuple):
-            raise ItemError(
-                SkipReason.WRONG_TYPE, f"must be a histogram or a list of samples, got {show(value)}"
-            )
+            raise ItemError(SkipReason.WRONG_TYPE, f"must be a histogram or a list of samples, got {show(value)}")
         histogram = Histogram.empty(tuple(map(float, RESIDENCY_BUCKETS)))
         self.skip_each(observe_each(histogram, value, field))
         return histogram

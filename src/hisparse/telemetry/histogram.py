@@ -76,13 +76,9 @@ class Histogram:
             bounds, counts = payload["bounds"], payload["counts"]
             total, samples = payload["sum"], payload["count"]
         except KeyError as error:
-            raise ItemError(
-                SkipReason.WRONG_TYPE, f"a histogram needs {error}, got {show(payload)}"
-            ) from error
+            raise ItemError(SkipReason.WRONG_TYPE, f"a histogram needs {error}, got {show(payload)}") from error
         if not isinstance(bounds, list | tuple) or not isinstance(counts, list | tuple):
-            raise ItemError(
-                SkipReason.WRONG_TYPE, f"histogram bounds and counts must be lists, got {show(payload)}"
-            )
+            raise ItemError(SkipReason.WRONG_TYPE, f"histogram bounds and counts must be lists, got {show(payload)}")
         edges = tuple(float(read_number(bound, "a bucket bound")) for bound in bounds)
         filled = [_whole(count) for count in counts]
         if len(filled) != len(edges) + 1 or sum(filled) != samples or not _increasing(edges):

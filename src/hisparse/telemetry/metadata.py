@@ -185,7 +185,5 @@ def check_buckets(buckets: tuple[float, ...]) -> tuple[float, ...]:
         raise MetricError(f"buckets must be numbers, got {buckets!r}") from error
     increasing = all(low < high for low, high in pairwise(bounds))
     if not bounds or not increasing or not all(map(math.isfinite, bounds)):
-        raise MetricError(
-            f"buckets must be strictly increasing finite numbers, at least one, got {buckets!r}"
-        )
+        raise MetricError(f"buckets must be strictly increasing finite numbers, at least one, got {buckets!r}")
     return bounds

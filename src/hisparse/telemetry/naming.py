@@ -48,9 +48,7 @@ def check_name(name: str, metadata: MetricMetadata) -> None:
     """
     if name.startswith("vllm:"):
         if name not in OPERATOR_NAMES:
-            raise MetricError(
-                f"{name!r} is no operator name: use another prefix, or one of {sorted(OPERATOR_NAMES)}"
-            )
+            raise MetricError(f"{name!r} is no operator name: use another prefix, or one of {sorted(OPERATOR_NAMES)}")
         return
     if not _GRAMMAR.fullmatch(name):
         raise MetricError(f"metric name must be lower_case words joined by '_', got {name!r}")

@@ -37,9 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = generate_latest(self._registry)
         except Exception as error:  # noqa: BLE001  any collector of the registry may fail, the endpoint must not
             logger.warning("a collector of the registry failed: %s: %s", type(error).__name__, error)
-            self._answer(
-                HTTPStatus.INTERNAL_SERVER_ERROR, b"a collector of the registry failed, see the log\n"
-            )
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"a collector of the registry failed, see the log\n")
             return
         self._answer(HTTPStatus.OK, body)
 

@@ -40,8 +40,7 @@ class KVConnectorStats(ABC):
         self.data: dict[str, Any] = self._empty()
         self.errors: dict[str, int] = {}
         self.examples: dict[str, str] = {}
-        if data is not None:
-            self.aggregate(data)
+        self.aggregate(data)
 
     @abstractmethod
     def _empty(self) -> dict[str, Any]:
@@ -68,9 +67,10 @@ class KVConnectorStats(ABC):
         return {}
 
     def aggregate(self, other: Any) -> Self:
-        """Add `other`, a container or its plain form, and return this container. Never raises on data."""
+        """Add `other`, a container, its plain form or None, and return this container. Never raises on data."""
         try:
-            self._aggregate(other)
+            if other is not None:
+                self._aggregate(other)
         except Exception as error:  # noqa: BLE001  a fault in merging statistics must not end a serving step
             self.skip(SkipReason.INTERNAL, f"{type(error).__name__} while merging {show(other)}")
         return self

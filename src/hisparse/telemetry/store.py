@@ -74,8 +74,7 @@ class MetricStore:
         with self._lock:
             return {
                 name: {
-                    labels: value.copy() if isinstance(value, Histogram) else value
-                    for labels, value in series.items()
+                    labels: value.copy() if isinstance(value, Histogram) else value for labels, value in series.items()
                 }
                 for name, series in self._values.items()
             }
@@ -99,9 +98,7 @@ class MetricStore:
             raise ItemError(SkipReason.TYPE_CONFLICT, f"is declared as a {metadata.kind}, got a {kind}")
         if len(labels) != len(metadata.labelnames):
             expected = len(metadata.labelnames)
-            raise ItemError(
-                SkipReason.LABEL_MISMATCH, f"expects {expected} labels {metadata.labelnames}, got {labels}"
-            )
+            raise ItemError(SkipReason.LABEL_MISMATCH, f"expects {expected} labels {metadata.labelnames}, got {labels}")
         series = self._values[name]
         if labels not in series:
             if len(series) >= MAX_SERIES:
@@ -114,9 +111,7 @@ class MetricStore:
     def _declared(self, name: str, unit: str | None = None) -> MetricMetadata:
         metadata = self._catalogue.get(name)
         if metadata is None:
-            raise ItemError(
-                SkipReason.UNDECLARED_METRIC, "is not declared: add it to the pipeline's catalogue"
-            )
+            raise ItemError(SkipReason.UNDECLARED_METRIC, "is not declared: add it to the pipeline's catalogue")
         if unit is not None and metadata.unit != unit:
             raise ItemError(SkipReason.TYPE_CONFLICT, f"is declared in unit {metadata.unit!r}, got {unit}")
         return metadata
@@ -143,9 +138,7 @@ class MetricStore:
             self._count_skipped(error.reason, 1)
             skipped.setdefault(str(error.reason), f"{name}: {error}")
             return
-        self._values[name] = {
-            tuple(labels.get(label, "") for label in metadata.labelnames): 1 for labels in mappings
-        }
+        self._values[name] = {tuple(labels.get(label, "") for label in metadata.labelnames): 1 for labels in mappings}
         for label in _undeclared(mappings, metadata):
             self._count_skipped(SkipReason.LABEL_MISMATCH, 1)
             skipped.setdefault(SkipReason.LABEL_MISMATCH, f"{name}: label {label!r} is not declared")
