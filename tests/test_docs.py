@@ -40,9 +40,7 @@ def code_on_pages() -> str:
 
 def missing(names: set[str]) -> list[str]:
     """Return the names that no page shows as code."""
-    return sorted(
-        name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", code_on_pages())
-    )
+    return sorted(name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", code_on_pages()))
 
 
 def packages() -> list[str]:
@@ -82,22 +80,26 @@ def test_every_setting_is_documented() -> None:
 # -------------------------------------------------------------- command line
 
 
+def group() -> Any:
+    """Return the command line as the group of its commands."""
+    return get_command(importlib.import_module("hisparse.cli").app)
+
+
 def commands() -> dict[str, Any]:
     """Return the commands of the command line by name."""
-    group = get_command(importlib.import_module("hisparse.cli").app)
-    return dict(group.commands)  # type: ignore[attr-defined]  # a click group, whose type typer does not export
+    return dict(group().commands)
 
 
 def run_commands() -> set[str]:
     """Return the commands that the run script's help lists."""
-    usage = (ROOT / "run").read_text(encoding="utf-8").split("TEXT", 2)[1]
+    usage = (ROOT / "run").read_text(encoding="utf-8").split("END", 2)[1]
     return set(re.findall(r"^  ([a-z]+)  ", usage, flags=re.MULTILINE))
 
 
 def test_every_command_and_option_is_documented() -> None:
     """Each command, and each option of it, appears as code on a page."""
     found = commands()
-    options = {name for command in found.values() for param in command.params for name in param.opts}
+    options = {name for command in (group(), *found.values()) for param in command.params for name in param.opts}
     long_options = {name for name in options if name.startswith("--")} - {"--help"}
     assert missing({f"hisparse {name}" for name in found} | long_options) == []
     assert missing({f"./run {name}" for name in run_commands()}) == []
@@ -119,7 +121,7 @@ def fault_of(words: list[str]) -> str | None:
     if door not in {"./run", "hisparse"}:
         return None
     if not rest:
-        return "no command" if door == "hisparse" else None
+        return f"{door} does nothing without a command"
     name, *arguments = rest
     if door == "./run" and name not in run_commands():
         return f"./run has no command {name}"
@@ -134,11 +136,7 @@ def fault_of(words: list[str]) -> str | None:
 
 def test_shown_commands_exist() -> None:
     """Each command line on a page names a command and options that exist."""
-    faults = [
-        f"{page}: {shlex.join(words)}: {fault}"
-        for page, words in shown_commands()
-        if (fault := fault_of(words))
-    ]
+    faults = [f"{page}: {shlex.join(words)}: {fault}" for page, words in shown_commands() if (fault := fault_of(words))]
     assert faults == []
 
 
