@@ -53,7 +53,7 @@ def test_a_large_file_is_addressed_to_its_end(tmp_path: Path, random_rows: Rando
         np.testing.assert_array_equal(out, data)
         with storage.path.open("rb") as file:
             for idx in (0, 640, 641):
-                file.seek(geometry.region_offsets(36)[layer] + int(rows[idx]) * row_bytes)
+                file.seek(geometry.region_offsets(4096)[layer] + int(rows[idx]) * row_bytes)
                 assert file.read(row_bytes) == data[idx].tobytes()
     assert disk_bytes(storage.path) < 16 << 20
     storage.close()

@@ -53,8 +53,8 @@ class HostPool:
             DiskFullError: The disk has no room even for an empty pool.
         """
         self._geometry = Geometry.of(pages, page_rows, layers)
-        self._ledger = PageLedger(pages, page_rows)
         self._storage = _open_storage(self._geometry, storage, allocate=allocate, verify=verify)
+        self._ledger = PageLedger(pages, page_rows)
 
     def __enter__(self) -> Self:
         """Return the pool itself."""

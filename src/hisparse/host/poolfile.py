@@ -40,8 +40,7 @@ class PoolFile:
         self.offsets = geometry.region_offsets(len(header))
         self.size_bytes = self.offsets[-1]
         with _explained(f"cannot use {directory} for a host pool"):
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            directory.mkdir(mode=0o700, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sweep(directory)
             self.path, self.fd = _create(directory)
         self._identity = os.fstat(self.fd).st_ino
@@ -122,7 +121,7 @@ class PoolFile:
 def _header(geometry: Geometry) -> bytes:
     row_bytes = geometry.row_bytes
     fixed = _HEADER.pack(MAGIC, VERSION, geometry.page_rows, geometry.pages, len(row_bytes))
-    return fixed + struct.pack(f"<{len(row_bytes)}I", *row_bytes)
+    return fixed + struct.pack(f"<{len(row_bytes)}Q", *row_bytes)
 
 
 def _create(directory: Path) -> tuple[Path, int]:
