@@ -10,6 +10,7 @@ import torch
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4CSACache, DeepseekV4CSACompressor
 
 from hisparse.errors import StateError
+from hisparse.integrations.transformers.hooks import InstalledHook
 from hisparse.integrations.transformers.slot import StoreSlot
 
 _ROWS = "compressor"
@@ -110,8 +111,8 @@ class CompressedRowLayer(DeepseekV4CSACache):  # type: ignore[no-untyped-call] #
         self._selection = None
 
 
-class CompressorHook:
-    """The three hooks of one compressor; a mark by which `enable` finds them again."""
+class CompressorHook(InstalledHook):
+    """The three hooks of one compressor."""
 
     def arm(self, _module: Any, args: tuple[Any, ...]) -> None:
         """Pre-hook of the compressor: tell the layer how many tokens come."""

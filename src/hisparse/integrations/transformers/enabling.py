@@ -9,7 +9,7 @@ from torch import nn
 from hisparse.errors import SettingError, UnsupportedModelError
 from hisparse.integrations.transformers.attention import AttentionMode, hisparse_attention
 from hisparse.integrations.transformers.geometry import ModelGeometry, geometry_of
-from hisparse.integrations.transformers.hooks import ArmLayer, attention_modules
+from hisparse.integrations.transformers.hooks import ArmLayer, InstalledHook, attention_modules
 from hisparse.integrations.transformers.self_check import capture_stock_step, check_captured
 
 _STOCK = ("sdpa", "eager")
@@ -166,8 +166,10 @@ def _mode_for(module: Any, attention: AttentionChoice) -> AttentionMode:
 def _disable_former(model: Any) -> None:
     """Undo an earlier `enable` of the same model."""
     for module in model.modules():
-        for key, hook in list(module._forward_pre_hooks.items()):  # noqa: SLF001 - torch has no public way to list hooks
-            if isinstance(hook, ArmLayer):
-                module._forward_pre_hooks.pop(key)  # noqa: SLF001 - same
-                module._forward_pre_hooks_with_kwargs.pop(key, None)  # noqa: SLF001 - same
-                model.set_attn_implementation(hook.stock)
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):  # noqa: SLF001 - torch lists hooks nowhere else
+            for key, hook in list(hooks.items()):
+                if isinstance(hook, ArmLayer):
+                    model.set_attn_implementation(hook.stock)
+                if isinstance(getattr(hook, "__self__", hook), InstalledHook):
+                    hooks.pop(key)
+                    module._forward_pre_hooks_with_kwargs.pop(key, None)  # noqa: SLF001 - same

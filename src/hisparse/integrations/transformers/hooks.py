@@ -10,8 +10,14 @@ from hisparse.integrations.transformers.attention import AttentionCall, Attentio
 from hisparse.integrations.transformers.layers import RowLayer
 
 
+class InstalledHook:
+    """Base of everything `enable` hooks into a model, so that it can be found and taken out again."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class ArmLayer:
+class ArmLayer(InstalledHook):
     """A forward pre-hook for one attention module.
 
     The attention interface passes no cache, but it passes on keyword arguments: the hook adds one.
