@@ -76,6 +76,7 @@ def find_fault(
     requests: NDArray[np.int32],
     topk: NDArray[np.int32],
     resident_pages: NDArray[np.int32] | None,
+    *,
     settings: ResidencySettings,
 ) -> InputError | None:
     """Return the error for the first fault among the values of a step, or None.  Reads only."""
@@ -97,19 +98,15 @@ def find_fault(
         )
     for request in dict.fromkeys(requests[live].tolist()):
         selected = np.unique(topk[requests == request])
-        fault = _find_request_fault(
-            request,
-            selected[selected != PADDING],
-            None if resident_pages is None else resident_pages[request],
-            settings,
-        )
+        pages = None if resident_pages is None else resident_pages[request]
+        fault = _find_request_fault(request, selected[selected != PADDING], pages, settings=settings)
         if fault is not None:
             return fault
     return None
 
 
 def _find_request_fault(
-    request: int, selected: NDArray[np.int32], pages: NDArray[np.int32] | None, settings: ResidencySettings
+    request: int, selected: NDArray[np.int32], pages: NDArray[np.int32] | None, *, settings: ResidencySettings
 ) -> InputError | None:
     """Return the error if a resident row is out of range or the union does not fit the hot buffer."""
     if pages is not None:

@@ -69,7 +69,7 @@ class ReferenceBackend:
         self, requests: NDArray[np.int32], topk: NDArray[np.int32], resident_pages: NDArray[np.int32] | None
     ) -> Resolution | None:
         """Resolve one step, or change nothing and return None because a value in `topk` is at fault."""
-        if find_fault(requests, topk, resident_pages, self._settings) is not None:
+        if find_fault(requests, topk, resident_pages, settings=self._settings) is not None:
             return None
         slots = np.full(topk.shape, PADDING, np.int32)
         counts = np.zeros((len(requests), 4), np.int64)

@@ -38,7 +38,6 @@ class Case:
         padding_ratio: Share of places in `topk` that are -1.
         resident_ratio: Share of pages that are resident; some of them change in each step.
         idle_ratio: Share of requests that a step answers as padding rows.
-        steps: Steps of the trace when both orders and all backends are compared.
     """
 
     name: str
@@ -53,7 +52,6 @@ class Case:
     padding_ratio: float = 0.0
     resident_ratio: float = 0.0
     idle_ratio: float = 0.0
-    steps: int = 100
 
     @property
     def selections(self) -> int:
@@ -126,18 +124,19 @@ def _resident_pages(case: Case, rng: np.random.Generator) -> NDArray[np.int32]:
 
 
 CASES = (
-    Case("decode", 8, 2048, 4096, 131_072, steps=100),
-    Case("decode-all-miss", 4, 2048, 4096, 131_072, kept_ratio=0.0, steps=40),
-    Case("decode-half", 4, 2048, 4096, 65_536, kept_ratio=0.5, padding_ratio=0.02, steps=80),
-    Case("tight-buffer", 4, 2048, 2048, 32_768, kept_ratio=0.8, steps=80),
-    Case("resident", 4, 1024, 1536, 32_768, resident_ratio=0.4, padding_ratio=0.05, steps=120),
-    Case("odd-pages", 3, 300, 512, 9_999, page_rows=48, resident_ratio=0.3, idle_ratio=0.2, steps=300),
-    Case("speculative", 4, 512, 2048, 32_768, rows=4, union_rows=900, resident_ratio=0.2, steps=60),
-    Case("disjoint-rows", 2, 128, 2048, 16_384, rows=8, union_rows=2048, kept_ratio=0.3, steps=100),
-    Case("full-union", 2, 64, 256, 1_024, rows=8, union_rows=256, padding_ratio=0.1, steps=500),
-    Case("small-context", 5, 16, 24, 40, kept_ratio=0.5, idle_ratio=0.3, padding_ratio=0.1, steps=1_500),
-    Case("one-position", 3, 1, 2, 5, kept_ratio=0.0, page_rows=1, resident_ratio=0.3, steps=1_000),
-    Case("largest-buffer", 1, 2048, 32_768, 163_840, kept_ratio=0.0, steps=60),
+    Case("decode", 8, 2048, 4096, 131_072),
+    Case("decode-all-miss", 4, 2048, 4096, 131_072, kept_ratio=0.0),
+    Case("decode-half", 4, 2048, 4096, 65_536, kept_ratio=0.5, padding_ratio=0.02),
+    Case("tight-buffer", 4, 2048, 2048, 32_768, kept_ratio=0.8),
+    Case("resident", 4, 1024, 1536, 32_768, resident_ratio=0.4, padding_ratio=0.05),
+    Case("odd-pages", 3, 300, 512, 9_999, page_rows=48, resident_ratio=0.3, idle_ratio=0.2),
+    Case("speculative", 4, 512, 2048, 32_768, rows=4, union_rows=900, resident_ratio=0.2),
+    Case("disjoint-rows", 2, 128, 2048, 16_384, rows=8, union_rows=2048, kept_ratio=0.3),
+    Case("full-union", 2, 64, 256, 1_024, rows=8, union_rows=256, padding_ratio=0.1),
+    Case("small-context", 5, 16, 24, 40, kept_ratio=0.5, idle_ratio=0.3, padding_ratio=0.1),
+    Case("one-position", 3, 1, 2, 5, kept_ratio=0.0, page_rows=1, resident_ratio=0.3),
+    Case("largest-buffer", 1, 2048, 32_768, 163_840, kept_ratio=0.0),
+    Case("largest-union", 1, 2048, 32_768, 163_840, rows=20, union_rows=32_768, kept_ratio=0.2),
 )
 """Shapes on which every backend must agree, in both orders."""
 

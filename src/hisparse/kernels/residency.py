@@ -102,7 +102,7 @@ class Residency:
             _faults.check_array("resident_pages", resident_pages, shape)
         resolution = self._backend.resolve(requests, topk, resident_pages)
         if resolution is None:
-            fault = _faults.find_fault(requests, topk, resident_pages, settings)
+            fault = _faults.find_fault(requests, topk, resident_pages, settings=settings)
             raise fault or AccountingError("resolve refused a step in which no fault can be found")
         return resolution
 
