@@ -7,7 +7,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 from hisparse.config import CacheSettings
-from hisparse.errors import InputError
+from hisparse.errors import InputError, StateError
 from hisparse.hot import GroupCounters
 from hisparse.integrations.transformers.geometry import ModelGeometry, geometry_of
 from hisparse.integrations.transformers.layers import RowLayer
@@ -113,6 +113,14 @@ class RowCache(Cache):
         """End all requests and give the host pool back; counts can still be read."""
         self.reset()
         self._slot.close()
+
+    def __deepcopy__(self, memo: Any) -> "RowCache":
+        """Refuse: a copy would own the same pool.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(f"{type(self).__name__} can't be copied: two caches would own one pool; make a new one")
 
     def _reindex(self, sources: list[int]) -> None:
         """Rearrange the requests of the store and the index keys."""

@@ -36,7 +36,7 @@ class Enabled:
         for hook in self._hooks:
             hook.remove()
         if self._hooks:
-            self._model.set_attn_implementation(self._stock)
+            set_text_attention(self._model, self._stock)
         self._hooks = []
 
 
@@ -74,7 +74,7 @@ def enable(model: Any, attention: AttentionChoice = "auto", *, self_check: bool 
 
     def install(stock: str) -> list[Any]:
         name = _register(stock)
-        model.set_attn_implementation(name)
+        set_text_attention(model, name)
         return [
             module.register_forward_pre_hook(ArmLayer(name, stock, mode), with_kwargs=True, prepend=True)
             for module, mode in modes.items()
@@ -100,6 +100,13 @@ def _enable(model: Any, geometry: ModelGeometry, *, self_check: bool, install: C
             enabled.disable()
             raise
     return enabled
+
+
+def set_text_attention(model: Any, name: str) -> None:
+    """Set the attention implementation of the text model, and of nothing else a multimodal model contains."""
+    text = model.config.get_text_config(decoder=True)
+    keys = [key for key in model.config.sub_configs if getattr(model.config, key, None) is text]
+    model.set_attn_implementation(dict.fromkeys(keys, name) if keys else name)
 
 
 def _register(stock: str) -> str:
@@ -169,7 +176,7 @@ def _disable_former(model: Any) -> None:
         for hooks in (module._forward_pre_hooks, module._forward_hooks):  # noqa: SLF001 - torch lists hooks nowhere else
             for key, hook in list(hooks.items()):
                 if isinstance(hook, ArmLayer):
-                    model.set_attn_implementation(hook.stock)
+                    set_text_attention(model, hook.stock)
                 if isinstance(getattr(hook, "__self__", hook), InstalledHook):
                     hooks.pop(key)
                     module._forward_pre_hooks_with_kwargs.pop(key, None)  # noqa: SLF001 - same

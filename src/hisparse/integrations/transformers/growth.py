@@ -8,7 +8,9 @@ class GrowingTensor:
 
     def __init__(self, batch: int, width: int, *, dtype: torch.dtype, device: torch.device) -> None:
         """Start empty."""
-        self._room = torch.empty(batch, 0, width, dtype=dtype, device=device)
+        # A tensor made under inference_mode could not be written to outside of it.
+        with torch.inference_mode(mode=False):
+            self._room = torch.empty(batch, 0, width, dtype=dtype, device=device)
         self._length = 0
 
     @property
@@ -35,7 +37,8 @@ class GrowingTensor:
         if stop > self._room.shape[1]:
             batch, _, width = self._room.shape
             # An eighth to spare: nine copies of a row over its life, and at most 12 % of memory unused.
-            room = self._room.new_empty(batch, stop + max(64, stop // 8), width)
+            with torch.inference_mode(mode=False):
+                room = self._room.new_empty(batch, stop + max(64, stop // 8), width)
             room[:, : self._length] = self.view()
             self._room = room
         self._room[:, self._length : stop] = rows.detach()
@@ -47,4 +50,5 @@ class GrowingTensor:
 
     def reindex(self, sources: list[int]) -> None:
         """Copy batch item ``sources[i]`` to place ``i``."""
-        self._room = self._room.index_select(0, torch.tensor(sources, device=self._room.device))
+        with torch.inference_mode(mode=False), torch.no_grad():
+            self._room = self._room.index_select(0, torch.tensor(sources, device=self._room.device))

@@ -69,10 +69,12 @@ class TieredRows:
     def _open_hot(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
         """Create fresh hot buffers, residencies and runtimes for `batch` requests."""
         layers, settings = self._geometry.layers, self._settings
-        self._hot = {
-            layer: torch.zeros(batch * self._hot_slots, layers[layer].elements, dtype=dtype, device=device)
-            for layer in self._geometry.row_layers
-        }
+        # A tensor made under inference_mode could not be written to outside of it.
+        with torch.inference_mode(mode=False):
+            self._hot = {
+                layer: torch.zeros(batch * self._hot_slots, layers[layer].elements, dtype=dtype, device=device)
+                for layer in self._geometry.row_layers
+            }
         self._groups = []
         for members, counters in zip(self._geometry.groups, self._counters, strict=True):
             counters.grow_requests(batch)
@@ -214,6 +216,11 @@ class TieredRows:
             raise ArrayError(
                 f"rows of layer {layer} must be {hot.dtype}[{self.batch}, S, {hot.shape[1]}], "
                 f"got {rows.dtype}{list(rows.shape)}; reset the cache to use it for another batch"
+            )
+        if rows.device != hot.device:
+            raise StateError(
+                f"layer {layer} runs on {rows.device}, but this cache was opened on {hot.device}; "
+                "models split over several devices are not supported"
             )
         first = self._geometry.row_layers[0]
         if layer == first and len(set(self._lengths.values())) > 1:
