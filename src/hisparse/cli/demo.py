@@ -30,7 +30,7 @@ def demo(  # noqa: PLR0913  (each argument is an option of the command)
     context_tokens: Annotated[
         int, typer.Option("--context-tokens", min=2, help="Prompt tokens of all requests; the first gets two shares.")
     ] = 16_384,
-    new_tokens: Annotated[int, typer.Option("--new-tokens", min=2, help="Tokens to decode for each request.")] = 24,
+    new_tokens: Annotated[int, typer.Option("--new-tokens", min=2, help="Tokens to decode for each request.")] = 16,
     hot_slots: HotSlots = None,
     host_pool: Annotated[str | None, HOST_POOL] = None,
     prefill_chunk: PrefillChunk = 512,
@@ -74,15 +74,16 @@ class DemoSettings:
 
 def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str, ...]:
     """Load, compare, print; returns what failed."""
-    # torch and transformers take seconds to import, and --help must not wait for them.
-    from hisparse.cli.comparison import Run, compare  # noqa: PLC0415  (see above)
-    from hisparse.cli.models import load_model  # noqa: PLC0415  (see above)
-    from hisparse.cli.report import print_comparison, to_json  # noqa: PLC0415  (see above)
-
     stderr = Console(stderr=True)
-    loaded = load_model(
-        settings.folder, dtype="float32", device="cpu", hot_slots=settings.hot_slots, host_pool=host_pool
-    )
+    with stderr.status("loading torch and the model"):
+        # torch and transformers take seconds to import, and --help must not wait for them.
+        from hisparse.cli.comparison import Run, compare  # noqa: PLC0415  (see above)
+        from hisparse.cli.models import load_model  # noqa: PLC0415  (see above)
+        from hisparse.cli.report import print_comparison, to_json  # noqa: PLC0415  (see above)
+
+        loaded = load_model(
+            settings.folder, dtype="float32", device="cpu", hot_slots=settings.hot_slots, host_pool=host_pool
+        )
     prompts = cut_prompts(settings.documents, loaded.tokenize, settings.context_tokens)
     total = count_forwards(prompts, prefill_chunk=settings.prefill_chunk, new_tokens=settings.new_tokens)
     with (
