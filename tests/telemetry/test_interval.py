@@ -5,7 +5,13 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hisparse.telemetry import HiSparseKVConnectorStats, OffloadingConnectorStats, TelemetryPipeline
+from hisparse.telemetry import (
+    CATALOGUE,
+    GaugeMetadata,
+    HiSparseKVConnectorStats,
+    OffloadingConnectorStats,
+    TelemetryPipeline,
+)
 
 
 class Clock:
@@ -152,3 +158,17 @@ def test_skipped_items_reach_the_line(pipeline: TelemetryPipeline, caplog: pytes
     pipeline.publish({"HiSparse": {"cache_hits": [-1, -2]}})
     pipeline.flush()
     assert caplog.messages[-1] == "KV Transfer metrics: telemetry errors{reason=negative}=2"
+
+
+def test_a_lowest_level_is_the_lowest_of_all_engines(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A level whose worst is the lowest shows the lowest, whichever engine spoke last."""
+    caplog.set_level(logging.INFO, logger="hisparse")
+    mine = CATALOGUE.merged({"mine_health_ratio": GaugeMetadata("Health.", unit="ratio", across_ranks="min")})
+    with TelemetryPipeline(engines=(0, 1, 2), registry=registry, catalogue=mine) as pipeline:
+        for engine, level in enumerate((0.5, 0.25, 0.75)):
+            stats = OffloadingConnectorStats()
+            stats.set_gauge("mine_health_ratio", level)
+            pipeline.publish({"mine": stats}, engine=engine)
+    assert caplog.messages == ["KV Transfer metrics: mine_health_ratio=0.25, engines=3"]

@@ -202,3 +202,17 @@ def test_what_is_switched_off_is_no_error(registry: CollectorRegistry) -> None:
         assert value_of(registry, "vllm:hisparse_host_block_lifetime_seconds_count") is None
         errors = [value_of(registry, "hisparse_telemetry_errors_total", reason=reason) for reason in SkipReason]
     assert set(errors) == {0}
+
+
+def test_host_block_histograms_appear_with_their_option(registry: CollectorRegistry) -> None:
+    """With kv-cache metrics on, residency times reach their buckets."""
+    stats = HiSparseKVConnectorStats()
+    stats.record_residency("host_block_lifetime_seconds", [1.0, 3000.0])
+    catalogue = CATALOGUE.exported("0.1.0", gates=frozenset(["kv_cache_metrics"]))
+    with TelemetryPipeline(model_name="m", registry=registry, catalogue=catalogue) as pipeline:
+        pipeline.publish({"HiSparse": stats.to_dict()})
+        buckets = [
+            value_of(registry, "vllm:hisparse_host_block_lifetime_seconds_bucket", le=le)
+            for le in ("0.5", "1.0", "1800.0", "+Inf")
+        ]
+    assert buckets == [0, 1, 1, 2]
