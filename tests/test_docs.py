@@ -105,6 +105,17 @@ def test_every_command_and_option_is_documented() -> None:
     assert missing({f"./run {name}" for name in run_commands()}) == []
 
 
+def benchmarks() -> set[str]:
+    """Return the names of the benchmarks."""
+    return {path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py")}
+
+
+def test_every_benchmark_is_documented() -> None:
+    """Each benchmark has a row in the table of the page about them, and each row a benchmark."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == benchmarks()
+
+
 def shown_commands() -> Iterator[tuple[str, list[str]]]:
     """Yield each command line shown in a console block, with its page."""
     for path in PAGES:
@@ -117,21 +128,21 @@ def shown_commands() -> Iterator[tuple[str, list[str]]]:
 
 def fault_of(words: list[str]) -> str | None:
     """Return what is wrong with one command line of this project, or None."""
-    door, *rest = words
-    if door not in {"./run", "hisparse"}:
+    door, name, *arguments = [*words, "", ""][: max(3, len(words))]
+    known = {"./run": run_commands(), "hisparse": set(commands())}.get(door)
+    if known is None:
         return None
-    if not rest:
-        return f"{door} does nothing without a command"
-    name, *arguments = rest
-    if door == "./run" and name not in run_commands():
-        return f"./run has no command {name}"
-    if door == "./run" and name not in {"demo", "generate"}:
-        return None
-    if name not in commands():
-        return f"hisparse has no command {name}"
     given = {word.split("=")[0] for word in arguments if word.startswith("--")}
-    known = {option for param in commands()[name].params for option in (*param.opts, *param.secondary_opts)}
-    return f"hisparse {name} has no option {sorted(given - known)}" if given - known - {"--help"} else None
+    options = given
+    if name in commands():
+        options = {option for param in commands()[name].params for option in (*param.opts, *param.secondary_opts)}
+    names = {word for word in arguments if word and not word.startswith("--")} if name == "bench" else set()
+    faults = {
+        f"{door} has no command {name!r}": name not in known,
+        f"{door} {name} has no option {sorted(given - options)}": bool(given - options - {"--help"}),
+        f"there is no benchmark {sorted(names - benchmarks())}": bool(names - benchmarks()),
+    }
+    return next((fault for fault, holds in faults.items() if holds), None)
 
 
 def test_shown_commands_exist() -> None:
