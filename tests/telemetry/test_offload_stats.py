@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hisparse.telemetry import Catalogue, HistogramMetadata, OffloadingConnectorStats
+from hisparse.telemetry import Catalogue, Histogram, HistogramMetadata, OffloadingConnectorStats
 from hisparse.telemetry.values import MAX_SERIES
 
 
@@ -62,6 +62,18 @@ def test_observing_uses_the_declared_buckets() -> None:
         "sum": 12.0,
         "count": 4,
     }
+
+
+def test_a_histogram_counted_elsewhere_adds_to_the_samples() -> None:
+    """Samples that arrive already counted join those observed, and the source is left alone."""
+    catalogue = Catalogue({"mine_wait": HistogramMetadata("x", buckets=(1, 2))})
+    stats, elsewhere = OffloadingConnectorStats(catalogue=catalogue), Histogram.empty((1.0, 2.0))
+    elsewhere.observe(1.5)
+    stats.merge_histogram("mine_wait", elsewhere)
+    stats.observe_histogram("mine_wait", 0.5)
+    stats.merge_histogram("mine_wait", elsewhere)
+    assert stats.data["data"]["mine_wait"][()] == Histogram((1.0, 2.0), [1, 2, 0], 3.5)
+    assert elsewhere.count == 1
 
 
 def test_a_zero_increment_makes_the_series_exist() -> None:

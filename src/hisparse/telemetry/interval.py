@@ -61,7 +61,7 @@ class KVConnectorLogging:
             if metadata.kind == "gauge":
                 yield _level(label, metadata, value)
             elif (moved := grown[key]) or key.name in shown:
-                yield from _growth(label, metadata, moved, seconds)
+                yield from _growth(label, metadata, moved, seconds=seconds)
             if key.name in shown and key.name in ratios:
                 yield _ratio(ratios[key.name].log, ratios[key.name].parts, grown)
 
@@ -115,7 +115,7 @@ def _level(label: str, metadata: MetricMetadata, value: Value) -> str:
 
 
 def _growth(
-    label: str, metadata: MetricMetadata, moved: float | tuple[int, float] | None, seconds: float
+    label: str, metadata: MetricMetadata, moved: float | tuple[int, float] | None, *, seconds: float
 ) -> Iterator[str]:
     if isinstance(moved, tuple):
         count, total = moved

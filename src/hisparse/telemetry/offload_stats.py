@@ -45,36 +45,37 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def increase_counter(self, name: str, amount: float = 1, labelvalues: Sequence[str | int] = ()) -> None:
         """Add `amount` >= 0 to a counter; 0 makes the series exist."""
-        self._record(name, "counter", labelvalues, amount)
+        self._record(name, "counter", labels=labelvalues, value=amount)
 
     def set_gauge(self, name: str, value: float, labelvalues: Sequence[str | int] = ()) -> None:
         """Set a gauge; the latest value stands."""
-        self._record(name, "gauge", labelvalues, value)
+        self._record(name, "gauge", labels=labelvalues, value=value)
 
     def observe_histogram(
         self, name: str, samples: float | Iterable[float], labelvalues: Sequence[str | int] = ()
     ) -> None:
         """Count one sample or several in the buckets that the catalogue declares for `name`."""
         values = list(samples) if isinstance(samples, Iterable) else [samples]
-        self._record(name, "histogram", labelvalues, values)
+        self._record(name, "histogram", labels=labelvalues, value=values)
 
     def merge_histogram(self, name: str, histogram: Histogram, labelvalues: Sequence[str | int] = ()) -> None:
         """Add samples that were counted elsewhere, over the bounds the catalogue declares for `name`."""
-        self._record(name, "histogram", labelvalues, histogram.to_dict())
+        self._record(name, "histogram", labels=labelvalues, value=histogram.to_dict())
 
     def set_info(self, name: str, labels: Mapping[str, Any]) -> None:
         """Replace the labels of an info gauge."""
         self._merge_info({name: [labels]})
 
-    def _record(self, name: Any, kind: Kind, labels: Any, value: Any) -> None:
+    def _record(self, name: Any, kind: Kind, *, labels: Any, value: Any) -> None:
         try:
             # A lone text is one label value here; only payload keys carry encoded labels.
-            self._add(name, kind, (labels,) if isinstance(labels, str) else tuple(labels), value)
+            key = (labels,) if isinstance(labels, str) else tuple(labels)
+            self._add(name, kind, key=key, value=value)
         except (ItemError, TypeError) as error:
             reason = error.reason if isinstance(error, ItemError) else SkipReason.LABEL_MISMATCH
             self.skip(reason, f"{show(name)}: {error}")
 
-    def _add(self, name: Any, kind: Kind, key: Any, value: Any) -> None:
+    def _add(self, name: Any, kind: Kind, *, key: Any, value: Any) -> None:
         types, labels = self.data["types"], read_labels(key)
         known = types.get(name) if isinstance(name, str) else None
         if known is None:
@@ -84,11 +85,11 @@ class OffloadingConnectorStats(KVConnectorStats):
         series = self.data["data"].get(name, {})
         if labels not in series and len(series) >= MAX_SERIES:
             raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
-        series[labels] = self._combined(name, kind, series.get(labels), value)
+        series[labels] = self._combined(name, kind, old=series.get(labels), value=value)
         types[name] = kind
         self.data["data"][name] = series
 
-    def _combined(self, name: str, kind: Kind, old: Any, value: Any) -> int | float | Histogram:
+    def _combined(self, name: str, kind: Kind, *, old: Any, value: Any) -> int | float | Histogram:
         if kind == "counter":
             return (old or 0) + read_increment(value, "an increment")
         if kind == "gauge":
@@ -136,7 +137,7 @@ class OffloadingConnectorStats(KVConnectorStats):
             return
         for key, value in series.items():
             try:
-                self._add(name, kind, key, value)
+                self._add(name, kind, key=key, value=value)
             except ItemError as error:
                 self.skip(error.reason, f"{show(name)}: {error}")
 

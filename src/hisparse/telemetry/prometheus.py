@@ -101,11 +101,11 @@ class KVConnectorPrometheus:
             family = _Family(name, metadata, self)
             for (model_name, engine), snapshot in snapshots.items():
                 common = {"model_name": model_name, "engine": engine}
-                _add_samples(family, metadata, common, snapshot.get(name, {}))
+                _add_samples(family, metadata, snapshot.get(name, {}), common=common)
             yield family
 
 
-def _add_samples(family: Metric, metadata: MetricMetadata, common: dict[str, str], series: Series) -> None:
+def _add_samples(family: Metric, metadata: MetricMetadata, series: Series, *, common: dict[str, str]) -> None:
     name = f"{family.name}_total" if metadata.kind == "counter" else family.name
     for values, value in series.items():
         labels = common | dict(zip(metadata.labelnames, values, strict=True))
