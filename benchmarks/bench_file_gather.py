@@ -1,0 +1,168 @@
+"""Rows out of a file: read ahead, against one fault or one system call a row; cold, warm, and against memory.
+
+python benchmarks/bench_file_gather.py [--rows 1000] [--directory DIR]
+"""
+
+import argparse
+import ctypes
+import mmap
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hisparse.host.file import FileStorage
+from hisparse.host.geometry import Geometry
+from hisparse.host.storage import RamStorage
+from hisparse.kernels import gather_rows
+
+ROW_BYTES = 1152
+POOL_ROWS = 200_000
+GOAL_COLD_MICROSECONDS = 15.0
+
+Gather = Callable[[NDArray[np.int64], NDArray[np.uint8]], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to gather rows.
+
+    Attributes:
+        name: What the table calls it.
+        gather: Fills the output with the rows.
+        goal: Microseconds a row that are expected, or None.
+        cold: Whether the page cache is dropped before each call.
+    """
+
+    name: str
+    gather: Gather
+    goal: float | None
+    cold: bool
+
+
+class Pool:
+    """One file of rows, with and without verification, and the same rows in memory."""
+
+    def __init__(self, directory: str, rows: int) -> None:
+        """Write the rows."""
+        geometry = Geometry(rows // 64, 64, (ROW_BYTES,))
+        self.file = FileStorage(geometry, directory)
+        self.plain = FileStorage(geometry, directory, verify=False)
+        self.memory = RamStorage(geometry)
+        data = np.random.default_rng(0).integers(0, 256, (4096, ROW_BYTES), dtype=np.uint8)
+        for first in range(0, geometry.rows, 4096):
+            part = np.arange(first, min(first + 4096, geometry.rows))
+            for storage in (self.file, self.plain, self.memory):
+                storage.write(0, part, data[: part.size])
+        self.descriptors = [os.open(storage.path, os.O_RDONLY) for storage in (self.file, self.plain)]
+        for descriptor in self.descriptors:
+            os.fsync(descriptor)
+        os.posix_fadvise(self.descriptors[1], 0, 0, os.POSIX_FADV_RANDOM)
+        self.offset = geometry.region_offsets(1)[0]
+
+    def drop(self) -> None:
+        """Forget both files: unmap first, since the kernel keeps pages that are mapped."""
+        madvise = ctypes.CDLL(None, use_errno=True).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for storage, descriptor in zip((self.file, self.plain), self.descriptors, strict=True):
+            region = storage.rows(0)
+            if madvise(region.ctypes.data, region.nbytes, mmap.MADV_DONTNEED):
+                raise OSError(ctypes.get_errno(), "madvise")
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def warm(self) -> None:
+        """Read both files from end to end, then map every page."""
+        for storage in (self.file, self.plain):
+            with storage.path.open("rb") as file:
+                while file.read(1 << 20):
+                    pass
+            storage.rows(0)[:, ::512].max()
+
+    def gather_by_faults(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Copy from the mapping as it is."""
+        gather_rows(self.plain.rows(0), rows, out)
+
+    def gather_by_calls(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Read row by row."""
+        for row, target in zip(rows.tolist(), out, strict=True):
+            os.preadv(self.descriptors[1], [target], self.offset + row * ROW_BYTES)
+
+    def cases(self) -> list[Case]:
+        """Return all ways, cold then warm."""
+
+        def checked(rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+            self.file.gather(0, rows, out)
+
+        def unchecked(rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+            self.plain.gather(0, rows, out)
+
+        def from_memory(rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+            self.memory.gather(0, rows, out)
+
+        return [
+            Case("cold, file pool", checked, GOAL_COLD_MICROSECONDS, cold=True),
+            Case("cold, file pool without checksums", unchecked, GOAL_COLD_MICROSECONDS, cold=True),
+            Case("cold, one fault a row", self.gather_by_faults, None, cold=True),
+            Case("cold, one preadv a row", self.gather_by_calls, None, cold=True),
+            Case("warm, file pool", checked, 1.0, cold=False),
+            Case("warm, file pool without checksums", unchecked, 0.5, cold=False),
+            Case("warm, mapped file, plain copy", self.gather_by_faults, None, cold=False),
+            Case("warm, one preadv a row", self.gather_by_calls, None, cold=False),
+            Case("memory pool", from_memory, None, cold=False),
+        ]
+
+
+def measure(pool: Pool, num_rows: int, repeats: int) -> dict[str, float]:
+    """Return the median microseconds a row of each case, measured in turn on fresh random rows."""
+    source = np.random.default_rng(1)
+    out = np.empty((num_rows, ROW_BYTES), np.uint8)
+    pool_rows = pool.file.geometry.rows
+    seconds: dict[str, list[float]] = {}
+    cases = pool.cases()
+    for case in cases:
+        case.gather(np.arange(num_rows), out)
+    # A cold case takes a hundred times longer, and the rows of all later cases have to be read again.
+    for cold, times in ((True, max(3, repeats // 4)), (False, repeats)):
+        if not cold:
+            pool.warm()
+        for _ in range(times):
+            for case in [case for case in cases if case.cold == cold]:
+                if cold:
+                    pool.drop()
+                rows = source.integers(0, pool_rows, num_rows)
+                start = time.perf_counter()
+                case.gather(rows, out)
+                seconds.setdefault(case.name, []).append(time.perf_counter() - start)
+    return {name: statistics.median(taken) / num_rows * 1e6 for name, taken in seconds.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; returns 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1000, help="rows gathered at once")
+    parser.add_argument("--pool-rows", type=int, default=POOL_ROWS, help="rows in the file")
+    parser.add_argument("--repeats", type=int, default=20, help="calls of each warm case; a quarter of them cold")
+    parser.add_argument("--directory", default=tempfile.gettempdir(), help="where the files are made; a real disk")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        pool = Pool(directory, options.pool_rows)
+        medians = measure(pool, options.rows, options.repeats)
+        print(f"{options.rows} random rows of {ROW_BYTES} B out of {pool.file.geometry.rows}")
+        print(f"{'':36}{'us a row':>10}{'goal':>8}")
+        for case in pool.cases():
+            goal = "" if case.goal is None else f"{case.goal:g}"
+            print(f"{case.name:36}{medians[case.name]:>10.2f}{goal:>8}")
+        for descriptor in pool.descriptors:
+            os.close(descriptor)
+        for storage in (pool.file, pool.plain, pool.memory):
+            storage.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
