@@ -5,9 +5,12 @@ from typing import Any
 
 from hisparse.kernels._numba_compile import copy_bytes, kernel, prefetch
 
-# Rows ahead at which a source row is asked for.
-AHEAD = 4
+# Rows ahead at which the start of a source row is asked for; the processor streams the rest by itself.
+# 2000 random rows of 1152 B out of 1 GiB, GiB/s (contiguous copy 7.2; 2 cores of an AMD EPYC, shared, 2026-11):
+# no prefetch 4.5, all 18 lines of a row 5.7, its first 2 or 3 lines 5.8 to 6.2, at 4, 8 or 12 rows alike.
+AHEAD = 8
 CACHE_LINE_BYTES = 64
+LINES_BYTES = 3 * CACHE_LINE_BYTES
 
 
 @kernel
@@ -36,7 +39,7 @@ def gather(pool: int, rows: Any, out: int, out_rows: Any, row_bytes: int) -> Non
     for m in range(rows.shape[0]):
         if m + AHEAD < rows.shape[0]:
             ahead = pool + rows[m + AHEAD] * row_bytes
-            for line in range(0, row_bytes, CACHE_LINE_BYTES):
+            for line in range(0, min(row_bytes, LINES_BYTES), CACHE_LINE_BYTES):
                 prefetch(ahead + line)
         target = out_rows[m] if scattered else m
         copy_bytes(out + target * row_bytes, pool + rows[m] * row_bytes, row_bytes)
