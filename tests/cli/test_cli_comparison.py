@@ -37,7 +37,7 @@ def prompts(loaded: LoadedModel) -> tuple[Prompt, ...]:
 def run() -> Iterator[Run]:
     """Six tokens a request, nothing shown."""
     with MetricsFeed("tiny", None) as feed:
-        yield Run(NEW_TOKENS, 107, feed, lambda _stage: None)
+        yield Run(NEW_TOKENS, 107, feed.pipeline, lambda _stage: None)
 
 
 def test_three_ways_agree_and_everything_is_counted(loaded: LoadedModel, prompts: tuple[Prompt, ...], run: Run) -> None:

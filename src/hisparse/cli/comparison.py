@@ -9,12 +9,12 @@ from transformers import DynamicCache
 
 from hisparse.cli.counts import CacheCounts
 from hisparse.cli.decoding import Decoded, decode_greedily, median, selecting_queries, tensor_bytes
-from hisparse.cli.feed import MetricsFeed
 from hisparse.cli.models import LoadedModel
 from hisparse.cli.prompts import Prompt
 from hisparse.errors import AccountingError
 from hisparse.integrations.transformers import ResidentCache, enable
 from hisparse.integrations.transformers.layers import RowLayer
+from hisparse.telemetry import TelemetryPipeline
 
 VARIANTS = ("stock", "resident_absorbed", "hisparse")
 
@@ -93,7 +93,7 @@ class Run:
 
     new_tokens: int
     prefill_chunk: int
-    feed: MetricsFeed
+    telemetry: TelemetryPipeline
     on_stage: Callable[[str], None]
 
 
@@ -108,7 +108,7 @@ def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestCompar
     model = loaded.model
     run.on_stage(f"{prompt.name}: stock cache")
     stock_cache = DynamicCache(config=model.config)
-    stock = _decode(model, stock_cache, prompt.tokens, run)
+    stock = _decode(model, stock_cache, prompt.tokens, run=run)
     stock_bytes = tensor_bytes(stock_cache)
     handle = enable(model, self_check=False)
     try:
@@ -117,7 +117,7 @@ def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestCompar
         if take_prefill(resident_cache, stock_cache, len(prompt.tokens)):
             resident = _continue(model, resident_cache, prompt.tokens, stock=stock, new_tokens=run.new_tokens)
         else:
-            resident = _decode(model, resident_cache, prompt.tokens, run)
+            resident = _decode(model, resident_cache, prompt.tokens, run=run)
         run.on_stage(f"{prompt.name}: HiSparse")
         hisparse, counts, failures = _decode_hisparse(loaded, prompt, run)
     finally:
@@ -132,22 +132,17 @@ def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestCompar
     )
 
 
-def _decode(
-    model: Any, cache: Any, tokens: Sequence[int], run: Run, *, on_token: Callable[[int], None] | None = None
-) -> Decoded:
-    return decode_greedily(
-        model, cache, tokens, new_tokens=run.new_tokens, prefill_chunk=run.prefill_chunk, on_token=on_token
-    )
+def _decode(model: Any, cache: Any, tokens: Sequence[int], *, run: Run) -> Decoded:
+    return decode_greedily(model, cache, tokens, new_tokens=run.new_tokens, prefill_chunk=run.prefill_chunk)
 
 
 def _decode_hisparse(loaded: LoadedModel, prompt: Prompt, run: Run) -> tuple[Decoded, CacheCounts, tuple[str, ...]]:
     """Decode from the host pool; counts are taken before the cache is closed, and recounted by it."""
     context = len(prompt.tokens)
-    cache = loaded.open_cache(context + run.new_tokens)
+    cache = loaded.open_cache(context + run.new_tokens, run.telemetry)
     try:
-        feed = run.feed.follow(cache)
-        decoded = _decode(loaded.model, cache, prompt.tokens, run, on_token=lambda _token: feed.sample_if_due())
-        counts = feed.sample()
+        decoded = _decode(loaded.model, cache, prompt.tokens, run=run)
+        counts = CacheCounts.from_stats(cache.stats())
         queries = selecting_queries(
             context,
             prefill_chunk=run.prefill_chunk,

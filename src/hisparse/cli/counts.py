@@ -27,9 +27,9 @@ class Selections:
         referenced = self.hit + self.miss
         return self.hit / referenced if referenced else 0.0
 
-    def plus(self, other: Self, sign: int = 1) -> "Selections":
-        """Outcome by outcome, the sum (or with `sign` -1 the difference)."""
-        return Selections(*(getattr(self, name) + sign * getattr(other, name) for name in OUTCOMES))
+    def plus(self, other: Self) -> "Selections":
+        """The sum, outcome by outcome."""
+        return Selections(*(getattr(self, name) + getattr(other, name) for name in OUTCOMES))
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,21 @@ class CacheCounts:
         """Selections by index group; every layer of a group reports its group's."""
         return {layer.group: layer.selections for layer in self.layers}
 
-    def plus(self, other: Self, sign: int = 1) -> "CacheCounts":
-        """Count by count, the sum (or with `sign` -1 the difference) with another cache of the same model.
+    def plus(self, other: "CacheCounts") -> "CacheCounts":
+        """The sum with another cache of the same model, count by count.
 
         Device bytes add up like the rest: the sum is what both caches hold together.
         """
         return CacheCounts(
-            self.selections.plus(other.selections, sign),
-            self.host_to_device_bytes + sign * other.host_to_device_bytes,
-            self.device_kv_bytes + sign * other.device_kv_bytes,
+            self.selections.plus(other.selections),
+            self.host_to_device_bytes + other.host_to_device_bytes,
+            self.device_kv_bytes + other.device_kv_bytes,
             tuple(
                 LayerCounts(
                     mine.layer,
                     mine.group,
-                    mine.selections.plus(theirs.selections, sign),
-                    mine.copied_bytes + sign * theirs.copied_bytes,
+                    mine.selections.plus(theirs.selections),
+                    mine.copied_bytes + theirs.copied_bytes,
                 )
                 for mine, theirs in zip(self.layers, other.layers, strict=True)
             ),

@@ -84,14 +84,12 @@ def decode_greedily(
     *,
     new_tokens: int,
     prefill_chunk: int | None,
-    on_token: Callable[[int], None] | None = None,
 ) -> Decoded:
     """Exactly `new_tokens` greedy tokens, with `decode`; an end token does not end it."""
     return decode(
         model,
         cache,
         prompt,
-        on_token=on_token,
         do_sample=False,
         min_new_tokens=new_tokens,
         max_new_tokens=new_tokens,

@@ -91,7 +91,7 @@ def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str,
         forward_bar(stderr, loaded.model, total) as bar,
     ):
         stderr.print(f"metrics while this runs: {feed.url}", highlight=False, soft_wrap=True)
-        run = Run(settings.new_tokens, settings.prefill_chunk, feed, bar.show_stage)
+        run = Run(settings.new_tokens, settings.prefill_chunk, feed.pipeline, bar.show_stage)
         comparison = compare(loaded, prompts, run)
     if as_json:
         typer.echo(json.dumps(to_json(loaded, comparison)))

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hisparse.cli.counts import CacheCounts
 from hisparse.cli.feed import MetricsFeed
 from hisparse.cli.options import HOST_POOL, MAX_PORT, METRICS_PORT_HELP, HotSlots, Json, Model, PrefillChunk
 from hisparse.cli.prompts import read_prompt
 from hisparse.cli.text import TextStream
 from hisparse.data import tiny_dsa_path
 from hisparse.errors import SettingError
+from hisparse.telemetry import TelemetryPipeline
 
 if TYPE_CHECKING:
-    from hisparse.cli.counts import CacheCounts
     from hisparse.cli.decoding import Decoded
     from hisparse.cli.models import LoadedModel
 
@@ -58,7 +59,7 @@ def generate(  # noqa: PLR0913  (each argument is an option of the command)
     with MetricsFeed(loaded.name, metrics_port) as feed:
         if feed.url is not None:
             typer.echo(f"metrics while this runs: {feed.url}", err=True)
-        result = _continue(loaded, text, sampling, feed=feed, show=_drop if as_json else _show)
+        result = _continue(loaded, text, sampling, telemetry=feed.pipeline, show=_drop if as_json else _show)
     if as_json:
         typer.echo(json.dumps(result.to_json(loaded)))
     else:
@@ -87,7 +88,7 @@ class Generated:
     text: str
     prompt_tokens: int
     decoded: "Decoded"
-    counts: "CacheCounts"
+    counts: CacheCounts
 
     @property
     def tokens_per_second(self) -> float:
@@ -125,7 +126,7 @@ class Generated:
 
 
 def _continue(
-    loaded: "LoadedModel", text: str, sampling: Sampling, *, feed: MetricsFeed, show: Callable[[str], None]
+    loaded: "LoadedModel", text: str, sampling: Sampling, *, telemetry: TelemetryPipeline, show: Callable[[str], None]
 ) -> Generated:
     """Decode until the end token or the limit; the cache is recounted before it is closed.
 
@@ -147,18 +148,12 @@ def _continue(
         )
     enable(loaded.model)
     torch.manual_seed(sampling.seed)
-    cache = loaded.open_cache(needed)
+    cache = loaded.open_cache(needed, telemetry)
     stream = TextStream(partial(loaded.tokenizer.decode, skip_special_tokens=True), show)
     try:
-        following = feed.follow(cache)
-
-        def on_token(token: int) -> None:
-            stream.add(token)
-            following.sample_if_due()
-
-        decoded = decode(loaded.model, cache, tokens, on_token=on_token, **sampling.to_generate())
+        decoded = decode(loaded.model, cache, tokens, on_token=stream.add, **sampling.to_generate())
         stream.finish()
-        counts = following.sample()
+        counts = CacheCounts.from_stats(cache.stats())
         cache.check()
     finally:
         cache.close()

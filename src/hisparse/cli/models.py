@@ -13,6 +13,7 @@ from hisparse.errors import SettingError
 from hisparse.host import HostPool
 from hisparse.integrations.transformers import HiSparseCache
 from hisparse.layout import RowFormat
+from hisparse.telemetry import TelemetryPipeline
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -37,10 +38,14 @@ class LoadedModel:
         """Tokens that one request may reach."""
         return int(self.model.config.get_text_config(decoder=True).max_position_embeddings)
 
-    def open_cache(self, max_positions: int) -> HiSparseCache:
-        """A fresh cache for one request of up to `max_positions` tokens."""
+    def open_cache(self, max_positions: int, telemetry: TelemetryPipeline) -> HiSparseCache:
+        """A fresh cache for one request of up to `max_positions` tokens, which publishes to `telemetry`."""
         return HiSparseCache(
-            self.model.config, hot_slots=self.hot_slots, host_pool=self.host_pool, max_positions=max_positions
+            self.model.config,
+            hot_slots=self.hot_slots,
+            host_pool=self.host_pool,
+            max_positions=max_positions,
+            telemetry=telemetry,
         )
 
     def tokenize(self, text: str) -> list[int]:
