@@ -1,13 +1,16 @@
-"""Rows out of a file: read ahead, against one fault or one system call a row; cold, warm, and against memory.
+"""Microseconds a row of a gather from a file: read ahead, against one fault or one system call a row.
 
-python benchmarks/bench_file_gather.py [--rows 1000] [--directory DIR]
+Cold: the page cache of the file is dropped before each call.  Warm: the rows are in the page cache and mapped.
+Time is the clock on the wall, since waiting for the disk is what is measured; a directory in memory
+(``TMPDIR=/dev/shm``) has nothing to wait for and shows no cold figures worth reading.
 """
 
-import argparse
+import contextlib
 import ctypes
 import mmap
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,13 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+import harness
 from hisparse.host.file import FileStorage
 from hisparse.host.geometry import Geometry
 from hisparse.host.storage import RamStorage
 from hisparse.kernels import gather_rows
 
 ROW_BYTES = 1152
-POOL_ROWS = 200_000
+NUM_ROWS = 1000
 GOAL_COLD_MICROSECONDS = 15.0
 
 Gather = Callable[[NDArray[np.int64], NDArray[np.uint8]], object]
@@ -74,6 +78,13 @@ class Pool:
             if madvise(region.ctypes.data, region.nbytes, mmap.MADV_DONTNEED):
                 raise OSError(ctypes.get_errno(), "madvise")
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Remove the files."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        for storage in (self.file, self.plain, self.memory):
+            storage.close()
 
     def warm(self) -> None:
         """Read both files from end to end, then map every page."""
@@ -142,27 +153,22 @@ def measure(pool: Pool, num_rows: int, repeats: int) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; returns 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1000, help="rows gathered at once")
-    parser.add_argument("--pool-rows", type=int, default=POOL_ROWS, help="rows in the file")
-    parser.add_argument("--repeats", type=int, default=20, help="calls of each warm case; a quarter of them cold")
-    parser.add_argument("--directory", default=tempfile.gettempdir(), help="where the files are made; a real disk")
-    options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        pool = Pool(directory, options.pool_rows)
-        medians = measure(pool, options.rows, options.repeats)
-        print(f"{options.rows} random rows of {ROW_BYTES} B out of {pool.file.geometry.rows}")
-        print(f"{'':36}{'us a row':>10}{'goal':>8}")
-        for case in pool.cases():
-            goal = "" if case.goal is None else f"{case.goal:g}"
-            print(f"{case.name:36}{medians[case.name]:>10.2f}{goal:>8}")
-        for descriptor in pool.descriptors:
-            os.close(descriptor)
-        for storage in (pool.file, pool.plain, pool.memory):
-            storage.close()
-    return 0
+    """Measure and print."""
+    asked = harness.options(__doc__ or "", argv)
+    pool_rows, repeats = (100_000, 12) if asked.quick else (200_000, 40)
+    with tempfile.TemporaryDirectory() as directory, contextlib.closing(Pool(directory, pool_rows)) as pool:
+        medians = measure(pool, NUM_ROWS, repeats)
+        rows = [[case.name, medians[case.name], case.goal] for case in pool.cases()]
+    title = f"gather {NUM_ROWS} random rows of {ROW_BYTES} B from a file in {tempfile.gettempdir()}, us a row"
+    goals = [
+        harness.goal(f"{case.name}, us a row", medians[case.name], case.goal, at_most=True)
+        for case in pool.cases()
+        if case.goal is not None
+    ]
+    faults = medians["cold, one fault a row"] / medians["cold, file pool"]
+    goals.append(harness.goal("cold file pool, times as fast as one fault a row", faults, 6.0))
+    return harness.emit([harness.Report(title, ["", "us a row", "goal"], rows, goals)], as_json=asked.json)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

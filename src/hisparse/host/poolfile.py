@@ -44,7 +44,7 @@ class PoolFile:
             _sweep(directory)
             self.path, self.fd = _create(directory)
         self._identity = os.fstat(self.fd).st_ino
-        self._release = weakref.finalize(self, _release, self.path, self.fd, self._identity, os.getpid())
+        self._release = weakref.finalize(self, _release, self.path, self.fd, identity=self._identity, owner=os.getpid())
         try:
             with _explained(
                 f"cannot make {self.path} of {self.size_bytes} B",
@@ -154,7 +154,7 @@ def _sweep(directory: Path) -> None:
                 os.close(fd)
 
 
-def _release(path: Path, fd: int, identity: int, owner: int) -> None:
+def _release(path: Path, fd: int, *, identity: int, owner: int) -> None:
     if os.getpid() == owner:
         # The name may be gone, or belong to another file by now.
         with contextlib.suppress(OSError):
