@@ -7,9 +7,7 @@ import zoo
 OUTCOMES = ("hit", "miss", "resident", "padding")
 
 
-def assert_accounts(
-    cache: Any, case: zoo.ModelCase, *, batch: int, steps: int, element_bytes: int = 4
-) -> None:
+def assert_accounts(cache: Any, case: zoo.ModelCase, *, batch: int, steps: int, element_bytes: int = 4) -> None:
     """Assert that every selection of `steps` decode steps is accounted for once, and every byte by a miss.
 
     Args:

@@ -87,9 +87,7 @@ def case(request: pytest.FixtureRequest) -> zoo.ModelCase:
     return request.param
 
 
-@pytest.fixture(
-    params=[case for case in zoo.CASES if case.model_type != "deepseek_v4"], ids=lambda case: case.name
-)
+@pytest.fixture(params=[case for case in zoo.CASES if case.model_type != "deepseek_v4"], ids=lambda case: case.name)
 def mla_case(request: pytest.FixtureRequest) -> zoo.ModelCase:
     """Every architecture whose rows are latents: all but the one that caches compressed entries."""
     return request.param

@@ -9,7 +9,9 @@ import zoo
 from accounting import assert_accounts
 from transformers import DynamicCache
 
-SHORT = 60
+from hisparse.errors import HostPoolFullError, StateError
+
+SHORT = 40
 
 
 def stock_cache(model: Any) -> DynamicCache:
@@ -17,7 +19,7 @@ def stock_cache(model: Any) -> DynamicCache:
     return DynamicCache(config=model.config)
 
 
-@pytest.mark.parametrize("chunk", [60, 64])
+@pytest.mark.parametrize(("batch", "chunk"), [(1, 60), (3, 64)])
 def test_chunked_prefill(shelf: Any, make_cache: Any, case: zoo.ModelCase, *, batch: int, chunk: int) -> None:
     """A prompt read in chunks gives the tokens of the stock cache under the same chunks."""
     model = shelf.served(case)
@@ -42,12 +44,12 @@ def test_last_chunk_of_one_token(shelf: Any, make_cache: Any, case: zoo.ModelCas
 def converse(model: Any, case: zoo.ModelCase, batch: int, cache: Any) -> torch.Tensor:
     """Generate, append a user's turn, generate, append one token, generate, all on one cache."""
     given = zoo.prompt(case, batch)
-    sequences = zoo.generate(model, given, cache=cache, max_new_tokens=30)
+    sequences = zoo.generate(model, given, cache=cache, max_new_tokens=20)
     for turn in (23, 1):
         words = zoo.prompt(case, batch, length=turn, seed=turn).ids
         ids = torch.cat([sequences, words], dim=1)
         mask = torch.cat([given.mask, torch.ones_like(ids[:, given.mask.shape[1] :])], dim=1)
-        sequences = zoo.generate(model, zoo.Prompt(ids=ids, mask=mask), cache=cache, max_new_tokens=30)
+        sequences = zoo.generate(model, zoo.Prompt(ids=ids, mask=mask), cache=cache, max_new_tokens=20)
     return sequences
 
 
@@ -141,9 +143,49 @@ def test_batch_is_repeated_and_selected(shelf: Any, make_cache: Any, mla_case: z
     """One prompt read once continues as three rows, then as two of them, with the stock tokens."""
     stock, model = shelf.stock(mla_case), shelf.served(mla_case)
     expected = fork_and_join(stock, mla_case, stock_cache(stock))
-    cache = make_cache(model)
+    cache = make_cache(model, max_positions=320, host_pool_bytes=1 << 20)
     for got, wanted in zip(fork_and_join(model, mla_case, cache), expected, strict=True):
         assert torch.equal(got, wanted)
+
+
+def test_batch_beyond_the_pool_is_not_repeated(shelf: Any, make_cache: Any, v32: zoo.ModelCase) -> None:
+    """A pool sized for one request refuses to continue it as three, and the one goes on as it was."""
+    given = zoo.prompt(v32, 1)
+    model = shelf.served(v32)
+    cache = make_cache(model, max_positions=320)
+    tokens = [step(model, cache, given.ids)]
+    with pytest.raises(HostPoolFullError, match="host_pool_bytes"):
+        cache.batch_repeat_interleave(3)
+    cache.check()
+    for _ in range(SHORT - 1):
+        tokens.append(step(model, cache, tokens[-1]))
+    expected = zoo.new_tokens(given, shelf.reference(v32, 1, max_new_tokens=SHORT))
+    assert torch.equal(torch.cat(tokens, dim=1), expected)
+
+
+@pytest.mark.parametrize(
+    "rearrange",
+    [
+        lambda cache: cache.batch_repeat_interleave(3),
+        lambda cache: cache.batch_select_indices(torch.tensor([0, 0])),
+        lambda cache: cache.crop(-1),
+    ],
+    ids=("repeat", "select", "crop"),
+)
+def test_compressed_rows_refuse_to_be_rearranged(shelf: Any, make_cache: Any, rearrange: Any) -> None:
+    """What compressed entries can't follow is refused with nothing changed: decoding goes on as before."""
+    case = zoo.BY_NAME["deepseek_v4"]
+    given = zoo.prompt(case, 1)
+    model = shelf.served(case)
+    cache = make_cache(model, max_positions=512, host_pool_bytes=1 << 20)
+    tokens = [step(model, cache, given.ids)]
+    with pytest.raises(StateError, match="deepseek_v4"):
+        rearrange(cache)
+    cache.check()
+    for _ in range(SHORT - 1):
+        tokens.append(step(model, cache, tokens[-1]))
+    expected = zoo.new_tokens(given, shelf.reference(case, 1, max_new_tokens=SHORT))
+    assert torch.equal(torch.cat(tokens, dim=1), expected)
 
 
 def test_stock_cache_on_an_enabled_model(shelf: Any, case: zoo.ModelCase, batch: int) -> None:

@@ -11,6 +11,7 @@ from accounting import assert_accounts
 from hisparse.host import HostPool
 from hisparse.integrations.transformers import ResidentCache
 
+SHORT = 60
 STEPS = zoo.NEW_TOKENS - 1  # the first new token comes out of the prompt's own forward
 
 
@@ -38,34 +39,34 @@ def test_a_larger_hot_buffer_never_misses_more(shelf: Any, make_cache: Any, case
     misses = []
     for slots in (zoo.TOP_K, 2 * zoo.TOP_K, 8 * zoo.TOP_K, 4096):
         cache = make_cache(model, hot_slots=slots, max_positions=512)
-        zoo.generate(model, zoo.prompt(case, 1), cache=cache, max_new_tokens=60)
+        zoo.generate(model, zoo.prompt(case, 1), cache=cache, max_new_tokens=SHORT)
         misses.append(cache.stats()["selections"]["miss"])
     assert misses == sorted(misses, reverse=True)
-    assert misses[-1] <= len(case.groups) * (case.context + 60)
+    assert misses[-1] <= len(case.groups) * (case.context + SHORT)
     assert misses[0] > misses[-1]
 
 
 @pytest.mark.parametrize("attention", ["absorbed", "expand"])
 def test_both_attention_modes_are_lossless(
-    shelf: Any, make_cache: Any, mla_case: zoo.ModelCase, *, batch: int, attention: str
+    shelf: Any, make_cache: Any, mla_case: zoo.ModelCase, attention: str
 ) -> None:
     """Attention in latent space and attention over expanded rows both give the stock tokens."""
     model = shelf.served(mla_case, attention)
     cache = make_cache(model)
-    sequences = zoo.generate(model, zoo.prompt(mla_case, batch), cache=cache)
-    assert torch.equal(sequences, shelf.reference(mla_case, batch))
-    assert_accounts(cache, mla_case, batch=batch, steps=STEPS)
+    sequences = zoo.generate(model, zoo.prompt(mla_case, 3), cache=cache, max_new_tokens=SHORT)
+    assert torch.equal(sequences, shelf.reference(mla_case, 3, max_new_tokens=SHORT))
+    assert_accounts(cache, mla_case, batch=3, steps=SHORT - 1)
 
 
-def test_resident_baseline_is_lossless(shelf: Any, case: zoo.ModelCase, batch: int) -> None:
+def test_resident_baseline_is_lossless(shelf: Any, case: zoo.ModelCase) -> None:
     """The baseline that keeps every row on the device gives the stock tokens too."""
     model = shelf.served(case)
-    sequences = zoo.generate(model, zoo.prompt(case, batch), cache=ResidentCache(model.config))
-    assert torch.equal(sequences, shelf.reference(case, batch))
+    cache = ResidentCache(model.config)
+    sequences = zoo.generate(model, zoo.prompt(case, 3), cache=cache, max_new_tokens=SHORT)
+    assert torch.equal(sequences, shelf.reference(case, 3, max_new_tokens=SHORT))
 
 
-@pytest.mark.parametrize("order", ["stack", "vllm"])
-@pytest.mark.parametrize("backend", ["reference", "numba"])
+@pytest.mark.parametrize(("order", "backend"), [("stack", "reference"), ("vllm", "reference"), ("vllm", "numba")])
 def test_order_and_backend_do_not_change_tokens(
     shelf: Any, make_cache: Any, v32: zoo.ModelCase, *, order: str, backend: str
 ) -> None:
@@ -78,19 +79,18 @@ def test_order_and_backend_do_not_change_tokens(
 
 
 @pytest.mark.parametrize("length", [1, 5, zoo.TOP_K - 1, zoo.TOP_K, zoo.TOP_K + 1])
-def test_context_shorter_than_the_selection(
-    shelf: Any, make_cache: Any, case: zoo.ModelCase, length: int
-) -> None:
+def test_context_shorter_than_the_selection(shelf: Any, make_cache: Any, case: zoo.ModelCase, length: int) -> None:
     """A prompt around or below `top_k` rows is decoded with the missing selections counted as padding."""
     given = zoo.prompt(case, 1, length=length)
     model = shelf.served(case)
     cache = make_cache(model)
     sequences = zoo.generate(model, given, cache=cache, max_new_tokens=40)
     assert torch.equal(sequences, zoo.generate(shelf.stock(case), given, max_new_tokens=40))
-    assert_accounts(cache, case, batch=1, steps=39)
-    assert (cache.stats()["selections"]["padding"] > 0) == (
-        length < zoo.TOP_K - 1 or case.name == "deepseek_v4"
-    )
+    # The first step of a one-token prompt completes the first compressed entry: there was none to select from.
+    is_before_first_entry = case.name == "deepseek_v4" and length == 1
+    assert_accounts(cache, case, batch=1, steps=39 - is_before_first_entry)
+    first_rows = length // 2 if case.name == "deepseek_v4" else length + 1
+    assert (cache.stats()["selections"]["padding"] > 0) == (first_rows < zoo.TOP_K)
 
 
 def test_padding_longer_than_the_context(shelf: Any, make_cache: Any, mla_case: zoo.ModelCase) -> None:
@@ -103,9 +103,7 @@ def test_padding_longer_than_the_context(shelf: Any, make_cache: Any, mla_case: 
     assert_accounts(cache, mla_case, batch=3, steps=39)
 
 
-def test_a_closed_cache_leaves_nothing(
-    shelf: Any, v32: zoo.ModelCase, make_cache: Any, tmp_path: Path
-) -> None:
+def test_a_closed_cache_leaves_nothing(shelf: Any, v32: zoo.ModelCase, make_cache: Any, tmp_path: Path) -> None:
     """Closing gives back every page, the pool's file goes with it, and the counts can still be read."""
     model = shelf.served(v32)
     cache = make_cache(model, host_pool=f"disk:{tmp_path}")

@@ -215,9 +215,17 @@ def build(case: ModelCase, *, dtype: torch.dtype = torch.float32, **settings: An
         for name, parameter in model.named_parameters():
             if name.endswith("sinks"):
                 torch.nn.init.normal_(parameter)
-    model = model.to(dtype)
+    lower_precision(model, dtype)
     model.set_attn_implementation(case.backend)
     return model
+
+
+def lower_precision(model: Any, dtype: torch.dtype) -> None:
+    """Cast the weights to `dtype` in place, except those the architecture keeps in float32."""
+    kept = model._keep_in_fp32_modules_strict or ()
+    for name, parameter in model.named_parameters():
+        if not any(f".{part}." in f".{name}." for part in kept):
+            parameter.data = parameter.data.to(dtype)
 
 
 def prompt(case: ModelCase, batch: int, *, length: int | None = None, seed: int = 1) -> Prompt:
@@ -244,6 +252,16 @@ def generate(model: Any, given: Prompt, *, cache: Any = None, **options: Any) ->
     if cache is not None:
         settings |= cache_argument(model, cache)
     return model.generate(**given.inputs, **settings)
+
+
+def forced_logits(model: Any, cache: Any, given: Prompt, tokens: torch.Tensor) -> torch.Tensor:
+    """Read a prompt, then decode `tokens` int64[B, N] whatever the model says: its logits, float32[N, B, V]."""
+    logits = []
+    with torch.no_grad():
+        for step in [given.ids, *tokens[:, :-1].split(1, dim=1)]:
+            output = model(input_ids=step, use_cache=True, logits_to_keep=1, **cache_argument(model, cache))
+            logits.append(output.logits[:, -1].float())
+    return torch.stack(logits)
 
 
 def new_tokens(given: Prompt, sequences: torch.Tensor) -> torch.Tensor:
