@@ -62,6 +62,14 @@ def test_cold_rows_do_not_fault_one_by_one(mapped: MappedRows) -> None:
     assert faults < 100
 
 
+def test_a_short_cold_plan_does_not_fault_at_all(mapped: MappedRows) -> None:
+    """A plan shorter than the distance between two looks at the fault count is asked for before it is touched."""
+    rows = np.random.default_rng(2).integers(0, ROWS, 50)
+    mapped.drop()
+    _, faults = mapped.fetch(rows)
+    assert faults < 10
+
+
 def test_few_cold_rows_among_warm_ones_are_found(mapped: MappedRows) -> None:
     """When the rows first asked about are warm and a later part of the plan is cold, read-ahead still sets in."""
     first, last = np.arange(0, 64), np.arange(ROWS - 4000, ROWS, 4)
