@@ -11,7 +11,7 @@ from hisparse.errors import StateError
 from hisparse.hot.buffer import HotBuffer, RowSource
 from hisparse.hot.counters import GroupCounters
 from hisparse.hot.step import Step
-from hisparse.kernels import Residency, Resolution
+from hisparse.kernels import Residency
 
 
 class HiSparseIndexGroup:
@@ -48,7 +48,7 @@ class HiSparseIndexGroup:
         self.counters = counters
         self._source = source
         self._clock = clock
-        self._step = _nothing_resolved()
+        self._step: Step | None = None
 
     @property
     def nbytes(self) -> int:
@@ -71,20 +71,21 @@ class HiSparseIndexGroup:
         self._forget_unloaded()
         resolution = self.residency.resolve(requests, topk)
         hot_slots = self.residency.settings.hot_slots
-        is_selected = resolution.slots >= 0
-        offsets = requests.astype(np.int64)[:, None] * hot_slots
-        self._step = Step(
-            requests=requests.copy(),
-            topk=topk.copy(),
+        first_slots = requests[:, None].astype(np.int64) * hot_slots
+        self._step = step = Step(
+            requests=requests,
+            # Followers compare; the caller may write to its array before they do.
+            topk=topk.copy() if len(self.layers) > 1 else topk,
             resolution=resolution,
             miss_rows=self._source.locate(resolution.miss_request, resolution.miss_position),
-            miss_slots=resolution.miss_request.astype(np.int64) * hot_slots + resolution.miss_slot,
-            slots=np.where(is_selected, resolution.slots + offsets, 0),
-            is_selected=is_selected,
+            miss_slots=resolution.miss_request * np.int64(hot_slots) + resolution.miss_slot,
+            # Padding reads some slot of the buffer, which attention then masks.
+            slots=np.maximum(resolution.slots + first_slots, 0),
+            is_selected=resolution.slots >= 0,
             pending=set(self.layers),
         )
         self.counters.record_selection(requests, resolution.counts, topk.size)
-        return self._step
+        return step
 
     def replay(self, layer: int, requests: NDArray[np.int32], topk: NDArray[np.int32]) -> Step:
         """Return the leader's step for follower `layer`; reads only.
@@ -92,11 +93,12 @@ class HiSparseIndexGroup:
         Raises:
             StateError: The leader has not resolved this selection, or `layer` has already loaded it.
         """
-        if layer not in self._step.pending:
+        step = self._step
+        if step is None or layer not in step.pending:
             raise StateError(f"layer {layer} has no step to replay: its leader {self.layers[0]} must resolve first")
-        if not self._step.is_same_selection(requests, topk):
+        if not step.is_same_selection(requests, topk):
             raise StateError(f"layer {layer} selects other rows than its leader {self.layers[0]} resolved in this step")
-        return self._step
+        return step
 
     def load(self, layer: int, step: Step) -> int:
         """Gather the misses of `step` into the hot buffer of `layer`; returns the bytes copied.
@@ -135,33 +137,9 @@ class HiSparseIndexGroup:
 
     def _forget_unloaded(self) -> None:
         """Make the misses of a step that some layer did not load misses again."""
-        step = self._step
-        self._step = _nothing_resolved()
-        if not step.pending:
+        step, self._step = self._step, None
+        if step is None or not step.pending:
             return
         misses = step.resolution
         for request in np.unique(misses.miss_request):
             self.residency.invalidate(int(request), misses.miss_position[misses.miss_request == request])
-
-
-def _nothing_resolved() -> Step:
-    """Return the step before the first one: no rows, no layer pending."""
-    none32, none64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
-    matrix = np.zeros((0, 0), np.int32)
-    empty = Resolution(
-        slots=matrix,
-        miss_request=none32,
-        miss_position=none32,
-        miss_slot=none32,
-        counts=np.zeros((0, 4), np.int64),
-    )
-    return Step(
-        requests=none32,
-        topk=matrix,
-        resolution=empty,
-        miss_rows=none64,
-        miss_slots=none64,
-        slots=matrix.astype(np.int64),
-        is_selected=matrix.astype(np.bool_),
-        pending=set(),
-    )

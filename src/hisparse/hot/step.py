@@ -18,7 +18,7 @@ class Step:
         resolution: What the residency decided.
         miss_rows: int64 ``[M]``, host row of each miss.
         miss_slots: int64 ``[M]``, flat hot slot each miss is loaded into.
-        slots: int64 ``[B, K]``, flat hot slot of each selection; 0 where `is_selected` is false.
+        slots: int64 ``[B, K]``, flat hot slot of each selection; some slot where `is_selected` is false.
         is_selected: bool ``[B, K]``, false for padding.
         pending: Layers that have not loaded the misses yet; shrinks as they do.
     """

@@ -1,13 +1,13 @@
 """The batch's rows in the host pool: where each one is, and how it gets in and out."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.errors import PositionError
 from hisparse.host import HostPool, RequestPages
+from hisparse.layout import pages_for
 
 
 class HostRows:
@@ -29,6 +29,11 @@ class HostRows:
         self._pool = open_pool()
         self._pool_layers = {layer: i for i, layer in enumerate(layers)}
         self._max_rows = max_rows
+        self._page_rows = self._pool.page_rows
+        self._length = 0
+        # Pool row of the first row of each page, int64 [B, P]; pages move when a shared one is copied.
+        self._first_rows = np.zeros((batch, 0), np.int64)
+        self._is_moved = False
         self._requests: list[RequestPages] = []
         try:
             for _ in range(batch):
@@ -48,40 +53,48 @@ class HostRows:
         return self._pool
 
     def extend(self, length: int) -> None:
-        """Make room for `length` rows in every request.
+        """Make room for `length` rows in every request, or change nothing.
 
         Raises:
-            PositionError: `length` is beyond what was admitted; nothing was changed.
+            PositionError: `length` is beyond what was admitted.
             DiskFullError: The disk has no room for the pages.
         """
+        if length <= self._length:
+            return
         if length > self._max_rows:
             raise PositionError(
                 f"row {length - 1} is beyond the {self._max_rows} rows this cache was admitted for; raise max_positions"
             )
-        for request in self._requests:
-            if request.length < length:
+        try:
+            for request in self._requests:
                 request.extend(length)
+        except BaseException:
+            self._cut(self._length)
+            raise
+        if self._is_moved or pages_for(length, self._page_rows) != self._first_rows.shape[1]:
+            self._first_rows = self._find_pages()
+            self._is_moved = False
+        self._length = length
 
     def write(self, layer: int, start: int, data: NDArray[np.uint8]) -> None:
         """Write `data` uint8 ``[B * S, row_bytes]`` at rows ``start ..`` of every request."""
-        count = len(data) // self.batch
-        positions = np.arange(start, start + count)
-        rows = np.concatenate([request.rows(positions) for request in self._requests])
+        rows = self._rows_between(start, start + len(data) // self.batch)
         self._pool.write(self._pool_layers[layer], rows, data)
 
     def read(self, layer: int, length: int, out: NDArray[np.uint8]) -> None:
         """Read the first `length` rows of every request into `out` uint8 ``[B * length, row_bytes]``."""
-        positions = np.arange(length)
-        rows = np.concatenate([request.rows(positions) for request in self._requests])
-        self._pool.read(self._pool_layers[layer], rows, out)
+        self._pool.read(self._pool_layers[layer], self._rows_between(0, length), out)
 
     def locate(self, requests: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the pool row of each (request, position); equal requests must be neighbours."""
-        rows = np.empty(len(requests), np.int64)
-        edges = np.flatnonzero(np.diff(requests, prepend=-1, append=-1))
-        for start, stop in pairwise(edges):
-            rows[start:stop] = self._requests[requests[start]].rows(positions[start:stop])
-        return rows
+        """Return the pool row of each (request, position).
+
+        Raises:
+            PositionError: A position has no row yet.
+        """
+        if positions.size and positions.max() >= self._length:
+            raise PositionError(f"position {positions.max()} was selected, but requests hold {self._length} rows")
+        page, offset = np.divmod(positions, self._page_rows)
+        return self._first_rows[requests, page] + offset
 
     def gather(self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]) -> int:
         """Copy pool rows of `layer` to ``out[out_rows]``; returns the bytes copied."""
@@ -89,13 +102,14 @@ class HostRows:
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` rows of every request."""
-        for request in self._requests:
-            if request.length > length:
-                request.truncate(length)
+        self._cut(length)
+        self._length = min(self._length, length)
 
     def reindex(self, sources: Sequence[int]) -> None:
         """Let request ``i`` continue request ``sources[i]``; full pages are shared."""
         self._requests = self._pool.rearrange(self._requests, sources)
+        self._first_rows = self._find_pages()
+        self._is_moved = True
 
     def check(self) -> None:
         """Recount the pool's pages."""
@@ -107,3 +121,19 @@ class HostRows:
             request.close()
         self._requests = []
         self._pool.close()
+
+    def _cut(self, length: int) -> None:
+        """Truncate the requests that are longer than `length`."""
+        for request in self._requests:
+            if request.length > length:
+                request.truncate(length)
+        self._is_moved = True
+
+    def _find_pages(self) -> NDArray[np.int64]:
+        """Return the pool row of the first row of each page, int64 ``[B, P]``."""
+        return np.stack([request.pages.astype(np.int64) for request in self._requests]) * self._page_rows
+
+    def _rows_between(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the pool rows ``start .. stop - 1`` of every request, int64 ``[B * (stop - start)]``."""
+        page, offset = np.divmod(np.arange(start, stop), self._page_rows)
+        return (self._first_rows[:, page] + offset).reshape(-1)

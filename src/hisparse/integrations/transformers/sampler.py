@@ -37,7 +37,7 @@ class CounterSampler:
         self._counters = counters
         self._slot = slot
         self._clock = clock
-        self._published = [_copy(group) for group in counters]
+        self._published = [group.copy() for group in counters]
         self._sampled_at = clock()
         self._steps = 0
 
@@ -64,7 +64,7 @@ class CounterSampler:
         operator.record_snapshot(int(total[0]), int(total[1]), copied_bytes)
         self._record_pool(operator, own)
         self._pipeline.publish({"HiSparse": operator.take(), "rows": own.take()})
-        self._published = [_copy(group) for group in self._counters]
+        self._published = [group.copy() for group in self._counters]
         self._sampled_at = self._clock()
         self._steps = 0
 
@@ -83,15 +83,6 @@ class CounterSampler:
         own.set_gauge("hisparse_host_reserved_bytes", pool.capacity_bytes // pages * pool.reserved_pages)
         own.set_gauge("hisparse_host_capacity_bytes", pool.capacity_bytes)
         own.set_info("hisparse_hot_config_info", store.config_labels)
-
-
-def _copy(counters: GroupCounters) -> GroupCounters:
-    """Return the totals as they are now; per-request counts are not published."""
-    copy = GroupCounters(requests=0, layers=len(counters.loaded_bytes))
-    copy.selections += counters.selections
-    copy.loaded_bytes += counters.loaded_bytes
-    copy.fetches.merge(counters.fetches)
-    return copy
 
 
 def _difference(now: Histogram, before: Histogram) -> Histogram:

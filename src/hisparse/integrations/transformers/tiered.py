@@ -90,6 +90,7 @@ class TieredRows:
             buffers = [hot_buffer_over(self._hot[layer]) for layer in members]
             group = HiSparseIndexGroup(members, buffers, residency, source=self.host, counters=counters)
             self._groups.append(group)
+        self._batch_rows = np.arange(batch, dtype=np.int32)
         self._runtimes = {layer: HiSparseRuntime(group, layer) for group in self._groups for layer in group.layers}
 
     @property
@@ -156,14 +157,15 @@ class TieredRows:
             StorageError: Rows could not be read.
         """
         batch, queries, columns = topk.shape
-        selection = np.full((batch * queries, self._geometry.top_k), -1, np.int32)
-        selection[:, :columns] = topk.reshape(-1, columns).to("cpu", torch.int32).numpy()
-        requests = np.repeat(np.arange(batch, dtype=np.int32), queries)
-        step = self._runtimes[layer].fetch(requests, selection)
+        selection = topk.reshape(-1, columns).to("cpu", torch.int32).numpy()
+        if columns < self._geometry.top_k:
+            selection = np.pad(selection, ((0, 0), (0, self._geometry.top_k - columns)), constant_values=-1)
+        requests = self._batch_rows if queries == 1 else np.repeat(self._batch_rows, queries)
+        step = self._runtimes[layer].fetch(requests, np.ascontiguousarray(selection))
         hot = self._hot[layer]
-        slots = torch.from_numpy(np.ascontiguousarray(step.slots[:, :columns])).to(hot.device)
+        slots = torch.from_numpy(step.slots[:, :columns]).to(hot.device)
         is_selected = torch.from_numpy(step.is_selected[:, :columns]).to(hot.device)
-        rows = hot.index_select(0, slots.view(-1)).view(batch, queries, columns, -1)
+        rows = hot.index_select(0, slots.reshape(-1)).view(batch, queries, columns, -1)
         return SelectedRows(rows, is_selected.view(batch, queries, columns))
 
     def truncate(self, length: int) -> None:
