@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MakePool, RandomRows
 
 from hisparse.errors import CorruptPoolError
 from hisparse.host import HostPool, RequestPages
 from hisparse.host.file import FileStorage
+
+MakePool = Callable[..., HostPool]
+RandomRows = Callable[..., np.ndarray]
 from hisparse.host.geometry import Geometry
 
 

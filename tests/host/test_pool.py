@@ -1,14 +1,17 @@
 """Admission, rows in and out, and what a pool refuses."""
 
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import MakePool, RandomRows
 
 from hisparse.errors import ArrayError, HostPoolFullError, PositionError, SettingError, StateError
 from hisparse.host import HostPool
 from hisparse.layout import RowFormat
+
+MakePool = Callable[..., HostPool]
+RandomRows = Callable[..., np.ndarray]
 
 # bf16 and fp32 latents, DeepSeek's quantised rows, an unpadded variant of them, and an odd length.
 ROW_BYTES = (1152, 2304, 656, 584, 577)

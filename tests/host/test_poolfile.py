@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import MakePool
 
 from hisparse.errors import StorageError
 from hisparse.host import HostPool
@@ -38,6 +37,8 @@ FORK = """
 import os, sys
 from hisparse.host import HostPool
 from hisparse.layout import RowFormat
+
+MakePool = Callable[..., HostPool]
 def start():
     return HostPool(4, 16, [RowFormat("test", 576, 1152)], "disk:" + sys.argv[1])
 pool = start()

@@ -1,10 +1,14 @@
 """Growing, shrinking and sharing pages."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from conftest import MakePool, RandomRows
 
 from hisparse.errors import HostPoolFullError, PositionError, StateError
+
+MakePool = Callable[..., HostPool]
+RandomRows = Callable[..., np.ndarray]
 from hisparse.host import HostPool, RequestPages
 
 
