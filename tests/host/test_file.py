@@ -10,10 +10,10 @@ import pytest
 from hisparse.errors import CorruptPoolError
 from hisparse.host import HostPool, RequestPages
 from hisparse.host.file import FileStorage
+from hisparse.host.geometry import Geometry
 
 MakePool = Callable[..., HostPool]
 RandomRows = Callable[..., np.ndarray]
-from hisparse.host.geometry import Geometry
 
 
 def disk_bytes(path: Path) -> int:

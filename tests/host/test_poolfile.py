@@ -7,7 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ import pytest
 from hisparse.errors import StorageError
 from hisparse.host import HostPool
 from hisparse.layout import RowFormat
+
+MakePool = Callable[..., HostPool]
 
 LAYERS = [RowFormat("test", 576, 1152)]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hisparse.errors import HostPoolFullError, PositionError, StateError
+from hisparse.host import HostPool, RequestPages
 
 MakePool = Callable[..., HostPool]
 RandomRows = Callable[..., np.ndarray]
-from hisparse.host import HostPool, RequestPages
 
 
 def counts(pool: HostPool) -> tuple[int, int, int]:
