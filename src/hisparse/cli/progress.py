@@ -18,8 +18,15 @@ class ForwardBar:
     progress: Progress
     task: TaskID
 
+    @property
+    def is_started(self) -> bool:
+        """Whether forward passes count: those that probe the model before the first stage do not."""
+        return self.progress.tasks[self.task].started
+
     def show_stage(self, stage: str) -> None:
-        """Name what is decoded now."""
+        """Name what is decoded now; the first stage starts the bar."""
+        if not self.is_started:
+            self.progress.start_task(self.task)
         self.progress.update(self.task, description=stage)
 
 
@@ -37,13 +44,15 @@ def forward_bar(console: Console, model: Any, total: int) -> Iterator[ForwardBar
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("checking the model", total=total)
+        task = progress.add_task("checking the model", total=total, start=False)
+        bar = ForwardBar(progress, task)
 
         def advance(*_arguments: Any) -> None:
-            progress.advance(task)
+            if bar.is_started:
+                progress.advance(task)
 
         hook = model.register_forward_hook(advance)
         try:
-            yield ForwardBar(progress, task)
+            yield bar
         finally:
             hook.remove()
