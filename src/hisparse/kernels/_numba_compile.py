@@ -9,6 +9,8 @@ from numba.extending import intrinsic
 
 _Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
+CACHE_LINE_BYTES = 64
+
 _OPTIONS = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 # numba's stubs name neither the wrapper options of njit nor what an intrinsic returns, and take its number

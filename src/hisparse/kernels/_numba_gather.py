@@ -3,13 +3,12 @@
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 from typing import Any
 
-from hisparse.kernels._numba_compile import copy_bytes, kernel, prefetch
+from hisparse.kernels._numba_compile import CACHE_LINE_BYTES, copy_bytes, kernel, prefetch
 
 # Rows ahead at which the start of a source row is asked for; the processor streams the rest by itself.
 # 2000 random rows of 1152 B out of 1 GiB, GiB/s (contiguous copy 7.2; 2 cores of an AMD EPYC, shared, 2026-11):
 # no prefetch 4.5, all 18 lines of a row 5.7, its first 2 or 3 lines 5.8 to 6.2, at 4, 8 or 12 rows alike.
 AHEAD = 8
-CACHE_LINE_BYTES = 64
 LINES_BYTES = 3 * CACHE_LINE_BYTES
 
 

@@ -24,6 +24,7 @@ from hisparse.kernels._numba_arrays import (
     answer_later,
     device_row,
     end_of_run,
+    fetch_stamps,
     forget_seen,
     pad_rows,
     see,
@@ -111,6 +112,7 @@ def _classify(
     table_address = table.ctypes.data
     log = state.log[request]
     stamp = state.stamp[request]
+    fetch_stamps(state, request)
     width = topk.shape[1]
     has_pages = resident_pages.shape[0] > 0
     start = state.span[request, 1]

@@ -20,6 +20,7 @@ from hisparse.kernels._numba_arrays import (
     answer_later,
     device_row,
     end_of_run,
+    fetch_stamps,
     forget_seen,
     pad_rows,
     see,
@@ -82,6 +83,7 @@ def _classify(
     table = state.table[request]
     table_address = table.ctypes.data
     stamp = state.stamp[request]
+    fetch_stamps(state, request)
     width = topk.shape[1]
     has_pages = resident_pages.shape[0] > 0
     used = 0
