@@ -39,8 +39,6 @@ FORK = """
 import os, sys
 from hisparse.host import HostPool
 from hisparse.layout import RowFormat
-
-MakePool = Callable[..., HostPool]
 def start():
     return HostPool(4, 16, [RowFormat("test", 576, 1152)], "disk:" + sys.argv[1])
 pool = start()
