@@ -11,6 +11,7 @@ from hisparse.errors import InputError, StateError
 from hisparse.hot import GroupCounters
 from hisparse.integrations.transformers.geometry import ModelGeometry, geometry_of
 from hisparse.integrations.transformers.layers import RowLayer
+from hisparse.integrations.transformers.plan import plan_batch
 from hisparse.integrations.transformers.resident import ResidentRows
 from hisparse.integrations.transformers.sampler import CounterSampler
 from hisparse.integrations.transformers.slot import StoreSlot
@@ -192,7 +193,8 @@ class HiSparseCache(RowCache):
         self._counters = [GroupCounters(requests=0, layers=len(members)) for members in geometry.groups]
 
         def open_store(batch: int, dtype: torch.dtype, device: torch.device) -> RowStore:
-            return TieredRows(geometry, settings, self._counters, batch=batch, dtype=dtype, device=device)
+            plan = plan_batch(geometry, settings, self._counters, batch=batch, dtype=dtype, device=device)
+            return TieredRows(plan, batch)
 
         slot = StoreSlot(open_store)
         self._sampler: CounterSampler | None = None

@@ -112,7 +112,7 @@ def set_text_attention(model: Any, name: str) -> None:
 def _register(stock: str) -> str:
     """Register the attention function and the stock mask under one name, and return it."""
     from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415 - slow import, first use
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS  # noqa: PLC0415 - same
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS  # noqa: PLC0415 - same reason
 
     name = f"hisparse_{stock}"
     AttentionInterface.register(name, hisparse_attention)
@@ -179,4 +179,4 @@ def _disable_former(model: Any) -> None:
                     set_text_attention(model, hook.stock)
                 if isinstance(getattr(hook, "__self__", hook), InstalledHook):
                     hooks.pop(key)
-                    module._forward_pre_hooks_with_kwargs.pop(key, None)  # noqa: SLF001 - same
+                    module._forward_pre_hooks_with_kwargs.pop(key, None)  # noqa: SLF001 - same reason

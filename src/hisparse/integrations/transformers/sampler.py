@@ -82,7 +82,7 @@ class CounterSampler:
         pages = pool.free_pages + pool.used_pages + pool.reserved_pages
         own.set_gauge("hisparse_host_reserved_bytes", pool.capacity_bytes // pages * pool.reserved_pages)
         own.set_gauge("hisparse_host_capacity_bytes", pool.capacity_bytes)
-        own.set_info("hisparse_hot_config_info", store.config_labels)
+        own.set_info("hisparse_hot_config_info", store.plan.labels)
 
 
 def _difference(now: Histogram, before: Histogram) -> Histogram:

@@ -1,97 +1,36 @@
 """Rows in the host pool, read through hot buffers."""
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 
-from hisparse.config import CacheSettings
-from hisparse.errors import ArrayError, HostPoolFullError, StateError
+from hisparse.errors import ArrayError, StateError
 from hisparse.host import HostPool
-from hisparse.hot import GroupCounters, HiSparseIndexGroup, HiSparseRuntime
-from hisparse.integrations.transformers.device import hot_buffer_over, pinned_bytes
-from hisparse.integrations.transformers.geometry import ModelGeometry
+from hisparse.integrations.transformers.device import pinned_bytes
 from hisparse.integrations.transformers.host_rows import HostRows
+from hisparse.integrations.transformers.hot_level import HotLevel
+from hisparse.integrations.transformers.plan import TierPlan
 from hisparse.integrations.transformers.store import SelectedRows
-from hisparse.integrations.transformers.tensors import as_bytes, row_format_of, to_host_bytes
-from hisparse.kernels import Residency
-from hisparse.layout import pages_for
+from hisparse.integrations.transformers.tensors import as_bytes, to_host_bytes
 
 
 class TieredRows:
     """A batch of requests whose rows are on the host and whose selected rows are made hot."""
 
-    def __init__(
-        self,
-        geometry: ModelGeometry,
-        settings: CacheSettings,
-        counters: Sequence[GroupCounters],
-        *,
-        batch: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, plan: TierPlan, batch: int) -> None:
         """Admit `batch` requests, or change nothing.
-
-        Args:
-            geometry: Layers and groups of the model.
-            settings: Sizes and places.
-            counters: One per index group; they outlive this batch.
-            batch: Requests.
-            dtype: Of the rows.
-            device: Where attention runs.
 
         Raises:
             HotBufferError: The hot buffer is smaller than one selection.
             CapacityError: Pool or disk has no room for the batch.
             StorageError: The pool can't be opened.
         """
-        self._geometry = geometry
-        self._settings = settings
-        self._counters = counters
-        self._hot_slots = settings.slots_for(geometry.top_k)
-        pages, self._max_rows = _pool_size(geometry, settings, batch=batch, dtype=dtype)
-        formats = [row_format_of(dtype, geometry.layers[layer].elements) for layer in geometry.row_layers]
-        allocate = pinned_bytes if device.type == "cuda" else None
-        self.host = HostRows(
-            lambda: HostPool(pages, settings.page_rows, formats, settings.host_pool, allocate=allocate),
-            geometry.row_layers,
-            batch=batch,
-            max_rows=self._max_rows,
-        )
-        self._lengths = dict.fromkeys(geometry.row_layers, 0)
+        self.plan = plan
+        self.host = HostRows(lambda: _open_pool(plan), plan.geometry.row_layers, batch=batch, max_rows=plan.max_rows)
         try:
-            self._open_hot(batch, dtype, device)
+            self._hot = HotLevel(plan, self.host, batch)
         except BaseException:
             self.host.close()
             raise
-
-    def _open_hot(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Create fresh hot buffers, residencies and runtimes for `batch` requests."""
-        layers, settings = self._geometry.layers, self._settings
-        # A tensor made under inference_mode could not be written to outside of it.
-        with torch.inference_mode(mode=False):
-            self._hot = {
-                layer: torch.zeros(batch * self._hot_slots, layers[layer].elements, dtype=dtype, device=device)
-                for layer in self._geometry.row_layers
-            }
-        self._groups = []
-        for members, counters in zip(self._geometry.groups, self._counters, strict=True):
-            counters.grow_requests(batch)
-            residency = Residency(
-                max_requests=batch,
-                hot_slots=self._hot_slots,
-                max_positions=self._max_rows,
-                top_k=self._geometry.top_k,
-                page_rows=settings.page_rows,
-                order=settings.order,
-                backend=settings.backend,
-            )
-            buffers = [hot_buffer_over(self._hot[layer]) for layer in members]
-            group = HiSparseIndexGroup(members, buffers, residency, source=self.host, counters=counters)
-            self._groups.append(group)
-        self._batch_rows = np.arange(batch, dtype=np.int32)
-        self._runtimes = {layer: HiSparseRuntime(group, layer) for group in self._groups for layer in group.layers}
+        self._lengths = dict.fromkeys(plan.geometry.row_layers, 0)
 
     @property
     def batch(self) -> int:
@@ -101,22 +40,7 @@ class TieredRows:
     @property
     def device_bytes(self) -> int:
         """Device bytes of the hot buffers."""
-        return sum(group.nbytes for group in self._groups)
-
-    @property
-    def config_labels(self) -> dict[str, str]:
-        """What this batch was opened with, as labels."""
-        settings = self._settings
-        dtype = next(iter(self._hot.values())).dtype
-        return {
-            "top_k": str(self._geometry.top_k),
-            "hot_slots": str(self._hot_slots),
-            "page_rows": str(settings.page_rows),
-            "order": settings.order,
-            "backend": settings.backend,
-            "host_pool": settings.host_pool.partition(":")[0],
-            "row_format": str(dtype).removeprefix("torch."),
-        }
+        return self._hot.nbytes
 
     def length(self, layer: int) -> int:
         """Return the rows held for each request of `layer`."""
@@ -127,6 +51,7 @@ class TieredRows:
 
         Raises:
             ArrayError: The batch or the width is not the one this cache was opened with.
+            StateError: Layers hold different lengths, or run on different devices.
             PositionError: Beyond the admitted length.
             CapacityError, StorageError: The disk can't take them.
         """
@@ -140,14 +65,14 @@ class TieredRows:
 
     def history(self, layer: int) -> torch.Tensor:
         """Return all rows ``[B, T, W]`` of `layer` on the device, as a new tensor."""
-        hot = self._hot[layer]
-        rows = torch.empty(self.batch * self._lengths[layer], hot.shape[1], dtype=hot.dtype)
-        self.host.read(layer, self._lengths[layer], as_bytes(rows))
-        return rows.view(self.batch, -1, hot.shape[1]).to(hot.device)
+        length, width = self._lengths[layer], self.plan.geometry.layers[layer].elements
+        rows = torch.empty(self.batch * length, width, dtype=self.plan.dtype)
+        self.host.read(layer, length, as_bytes(rows))
+        return rows.view(self.batch, length, width).to(self.plan.device)
 
     def can_select(self, queries: int) -> bool:
         """Return whether `queries` queries of one request always fit one step's hot buffer."""
-        return queries * self._geometry.top_k <= self._hot_slots
+        return queries * self.plan.geometry.top_k <= self.plan.hot_slots
 
     def select(self, layer: int, topk: torch.Tensor) -> SelectedRows:
         """Make the rows of `layer` at `topk` int32 ``[B, S, K]`` hot, and return them from the hot buffer.
@@ -156,26 +81,11 @@ class TieredRows:
             InputError: The selection is wrong; nothing was changed.
             StorageError: Rows could not be read.
         """
-        batch, queries, columns = topk.shape
-        selection = topk.reshape(-1, columns).to("cpu", torch.int32).numpy()
-        if columns < self._geometry.top_k:
-            selection = np.pad(selection, ((0, 0), (0, self._geometry.top_k - columns)), constant_values=-1)
-        requests = self._batch_rows if queries == 1 else np.repeat(self._batch_rows, queries)
-        step = self._runtimes[layer].fetch(requests, np.ascontiguousarray(selection))
-        hot = self._hot[layer]
-        slots = torch.from_numpy(step.slots[:, :columns]).to(hot.device)
-        is_selected = torch.from_numpy(step.is_selected[:, :columns]).to(hot.device)
-        rows = hot.index_select(0, slots.reshape(-1)).view(batch, queries, columns, -1)
-        return SelectedRows(rows, is_selected.view(batch, queries, columns))
+        return self._hot.select(layer, topk)
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` rows of every request; removed rows leave the hot buffer."""
-        longest = max(self._lengths.values())
-        if length < longest:
-            removed = np.arange(length, longest, dtype=np.int32)
-            for group in self._groups:
-                for request in range(self.batch):
-                    group.invalidate(request, removed)
+        self._hot.forget(length, max(self._lengths.values()))
         self.host.truncate(length)
         self._lengths = {layer: min(held, length) for layer, held in self._lengths.items()}
 
@@ -188,13 +98,11 @@ class TieredRows:
         is_same_batch = len(sources) == self.batch
         self.host.reindex(sources)
         if not is_same_batch:
-            hot = next(iter(self._hot.values()))
-            self._open_hot(len(sources), hot.dtype, hot.device)
+            self._hot = HotLevel(self.plan, self.host, len(sources))
             return
         for request, source in enumerate(sources):
             if request != source:
-                for group in self._groups:
-                    group.reset(request)
+                self._hot.reset(request)
 
     def check(self) -> None:
         """Recount pool, residencies and counters.
@@ -203,8 +111,7 @@ class TieredRows:
             AccountingError: A sum does not hold.
         """
         self.host.check()
-        for group in self._groups:
-            group.check()
+        self._hot.check()
 
     def close(self) -> None:
         """Give the pool back."""
@@ -212,40 +119,24 @@ class TieredRows:
 
     def _check_rows(self, layer: int, rows: torch.Tensor) -> None:
         """Refuse rows that do not belong to this batch, and a step that some layers did not finish."""
-        hot = self._hot[layer]
-        expected = (self.batch, rows.shape[1] if rows.ndim > 1 else 0, hot.shape[1])
-        if tuple(rows.shape) != expected or rows.dtype != hot.dtype:
+        plan, width = self.plan, self.plan.geometry.layers[layer].elements
+        expected = (self.batch, rows.shape[1] if rows.ndim > 1 else 0, width)
+        if tuple(rows.shape) != expected or rows.dtype != plan.dtype:
             raise ArrayError(
-                f"rows of layer {layer} must be {hot.dtype}[{self.batch}, S, {hot.shape[1]}], "
+                f"rows of layer {layer} must be {plan.dtype}[{self.batch}, S, {width}], "
                 f"got {rows.dtype}{list(rows.shape)}; reset the cache to use it for another batch"
             )
-        if rows.device != hot.device:
+        if rows.device != plan.device:
             raise StateError(
-                f"layer {layer} runs on {rows.device}, but this cache was opened on {hot.device}; "
+                f"layer {layer} runs on {rows.device}, but this cache was opened on {plan.device}; "
                 "models split over several devices are not supported"
             )
-        first = self._geometry.row_layers[0]
-        if layer == first and len(set(self._lengths.values())) > 1:
+        if layer == plan.geometry.row_layers[0] and len(set(self._lengths.values())) > 1:
             held = sorted(set(self._lengths.values()))
             raise StateError(f"a forward pass stopped half way: layers hold {held} rows; reset the cache")
 
 
-def _pool_size(geometry: ModelGeometry, settings: CacheSettings, *, batch: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return (pages of the pool, rows one request may reach).
-
-    Raises:
-        HostPoolFullError: The pool's size limit holds less than one page for each request.
-    """
-    limit = geometry.rows_for(settings.max_positions or geometry.max_positions)
-    if settings.host_pool_bytes is None:
-        return batch * pages_for(limit, settings.page_rows), limit
-    row_bytes = sum(row_format_of(dtype, geometry.layers[layer].elements).row_bytes for layer in geometry.row_layers)
-    pages = settings.host_pool_bytes // (row_bytes * settings.page_rows)
-    if pages < batch:
-        raise HostPoolFullError(
-            f"{batch} requests need at least {batch} pages of {row_bytes * settings.page_rows} bytes, "
-            f"the pool holds {pages}; raise host_pool_bytes (now {settings.host_pool_bytes})"
-        )
-    if settings.max_positions is None:
-        limit = min(limit, pages // batch * settings.page_rows)
-    return pages, limit
+def _open_pool(plan: TierPlan) -> HostPool:
+    """Open the pool of a plan; page-locked memory where the device can copy from it by itself."""
+    allocate = pinned_bytes if plan.device.type == "cuda" and plan.settings.host_pool == "ram" else None
+    return HostPool(plan.pages, plan.settings.page_rows, plan.row_formats, plan.settings.host_pool, allocate=allocate)

@@ -1,0 +1,98 @@
+"""The hot buffers of a batch, and the index groups that fill them."""
+
+import numpy as np
+import torch
+
+from hisparse.hot import HiSparseIndexGroup, HiSparseRuntime, RowSource
+from hisparse.integrations.transformers.device import hot_buffer_over
+from hisparse.integrations.transformers.plan import TierPlan
+from hisparse.integrations.transformers.store import SelectedRows
+from hisparse.kernels import Residency
+
+
+class HotLevel:
+    """One hot buffer per layer and one residency per index group, for `batch` requests; starts cold."""
+
+    def __init__(self, plan: TierPlan, source: RowSource, batch: int) -> None:
+        """Take the device memory; missing rows will come from `source`."""
+        # A tensor made under inference_mode could not be written to outside of it.
+        with torch.inference_mode(mode=False):
+            self._rows = {
+                layer: torch.zeros(
+                    batch * plan.hot_slots, plan.geometry.layers[layer].elements, dtype=plan.dtype, device=plan.device
+                )
+                for layer in plan.geometry.row_layers
+            }
+        self._groups = [
+            HiSparseIndexGroup(
+                members,
+                [hot_buffer_over(self._rows[layer]) for layer in members],
+                _fresh_residency(plan, batch),
+                source=source,
+                counters=counters,
+            )
+            for members, counters in zip(plan.geometry.groups, plan.counters, strict=True)
+        ]
+        for counters in plan.counters:
+            counters.grow_requests(batch)
+        self._runtimes = {layer: HiSparseRuntime(group, layer) for group in self._groups for layer in group.layers}
+        self._requests = np.arange(batch, dtype=np.int32)
+        self._top_k = plan.geometry.top_k
+
+    @property
+    def nbytes(self) -> int:
+        """Device bytes of the hot buffers."""
+        return sum(group.nbytes for group in self._groups)
+
+    def select(self, layer: int, topk: torch.Tensor) -> SelectedRows:
+        """Make the rows of `layer` at `topk` int32 ``[B, S, K]`` hot, and return them from the hot buffer.
+
+        Raises:
+            InputError: The selection is wrong; nothing was changed.
+            StorageError: Rows could not be read.
+        """
+        batch, queries, columns = topk.shape
+        selection = topk.reshape(-1, columns).to("cpu", torch.int32).numpy()
+        if columns < self._top_k:
+            selection = np.pad(selection, ((0, 0), (0, self._top_k - columns)), constant_values=-1)
+        requests = self._requests if queries == 1 else np.repeat(self._requests, queries)
+        step = self._runtimes[layer].fetch(requests, np.ascontiguousarray(selection))
+        hot = self._rows[layer]
+        slots = torch.from_numpy(step.slots[:, :columns]).to(hot.device)
+        is_selected = torch.from_numpy(step.is_selected[:, :columns]).to(hot.device)
+        rows = hot.index_select(0, slots.reshape(-1)).view(batch, queries, columns, -1)
+        return SelectedRows(rows, is_selected.view(batch, queries, columns))
+
+    def forget(self, start: int, stop: int) -> None:
+        """Forget positions ``start .. stop - 1`` of every request."""
+        positions = np.arange(start, stop, dtype=np.int32)
+        for group in self._groups:
+            for request in self._requests:
+                group.invalidate(int(request), positions)
+
+    def reset(self, request: int) -> None:
+        """Make `request` cold in every group."""
+        for group in self._groups:
+            group.reset(request)
+
+    def check(self) -> None:
+        """Recount residencies and counters.
+
+        Raises:
+            AccountingError: A sum does not hold.
+        """
+        for group in self._groups:
+            group.check()
+
+
+def _fresh_residency(plan: TierPlan, batch: int) -> Residency:
+    """Return the residency of one index group, all slots free."""
+    return Residency(
+        max_requests=batch,
+        hot_slots=plan.hot_slots,
+        max_positions=plan.max_rows,
+        top_k=plan.geometry.top_k,
+        page_rows=plan.settings.page_rows,
+        order=plan.settings.order,
+        backend=plan.settings.backend,
+    )

@@ -1,0 +1,95 @@
+"""How one batch is laid out over pool and hot buffers: everything that follows from config, settings and dtype."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hisparse.config import CacheSettings
+from hisparse.errors import HostPoolFullError
+from hisparse.hot import GroupCounters
+from hisparse.integrations.transformers.geometry import ModelGeometry
+from hisparse.integrations.transformers.tensors import row_format_of
+from hisparse.layout import RowFormat, pages_for
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    """What a batch needs.
+
+    Attributes:
+        geometry: Layers and groups of the model.
+        settings: Sizes and places.
+        counters: One per index group; they outlive the batch.
+        dtype: Of the rows.
+        device: Where attention runs.
+        pages: Pages of the host pool.
+        max_rows: Rows one request may reach in each layer.
+    """
+
+    geometry: ModelGeometry
+    settings: CacheSettings
+    counters: Sequence[GroupCounters]
+    dtype: torch.dtype
+    device: torch.device
+    pages: int
+    max_rows: int
+
+    @property
+    def hot_slots(self) -> int:
+        """Hot slots of one request and layer."""
+        return self.settings.slots_for(self.geometry.top_k)
+
+    @property
+    def row_formats(self) -> list[RowFormat]:
+        """Row format of each layer that has rows."""
+        return _row_formats(self.geometry, self.dtype)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The plan in words, for an info metric."""
+        return {
+            "top_k": str(self.geometry.top_k),
+            "hot_slots": str(self.hot_slots),
+            "page_rows": str(self.settings.page_rows),
+            "order": self.settings.order,
+            "backend": self.settings.backend,
+            "host_pool": self.settings.host_pool.partition(":")[0],
+            "row_format": self.row_formats[0].name,
+        }
+
+
+def plan_batch(
+    geometry: ModelGeometry,
+    settings: CacheSettings,
+    counters: Sequence[GroupCounters],
+    *,
+    batch: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> TierPlan:
+    """Size the pool for `batch` requests.
+
+    Raises:
+        HostPoolFullError: The pool's size limit holds less than one page for each request.
+        SettingError: Rows of `dtype` are not supported.
+    """
+    limit = geometry.rows_for(settings.max_positions or geometry.max_positions)
+    pages = batch * pages_for(limit, settings.page_rows)
+    if settings.host_pool_bytes is not None:
+        row_bytes = sum(row_format.row_bytes for row_format in _row_formats(geometry, dtype))
+        page_bytes = row_bytes * settings.page_rows
+        pages = settings.host_pool_bytes // page_bytes
+        if pages < batch:
+            raise HostPoolFullError(
+                f"{batch} requests need at least {batch} pages of {page_bytes} bytes, the pool holds {pages}; "
+                f"raise host_pool_bytes (now {settings.host_pool_bytes})"
+            )
+        if settings.max_positions is None:
+            limit = min(limit, pages // batch * settings.page_rows)
+    return TierPlan(geometry, settings, counters, dtype, device, pages, limit)
+
+
+def _row_formats(geometry: ModelGeometry, dtype: torch.dtype) -> list[RowFormat]:
+    """Return the row format of each layer that has rows."""
+    return [row_format_of(dtype, geometry.layers[layer].elements) for layer in geometry.row_layers]
