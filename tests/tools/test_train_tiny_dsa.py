@@ -89,9 +89,7 @@ def test_indexer_learns_apart_from_the_model() -> None:
     model = build_model(SMALL, 300)
     _, loss = forward(model, torch.randint(0, 300, (1, 48)), sampled_queries=8)
     loss.backward()
-    moved = {
-        name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()
-    }
+    moved = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert loss > 0.0
     assert moved
     assert all(".indexer." in name for name in moved)

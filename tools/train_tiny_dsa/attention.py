@@ -77,16 +77,12 @@ def _attend(
     key, value = attention.expand_kv(latent, key_rope)
     # Padding the values to the keys' width keeps the fused kernel, which wants the two equal.
     wide_value = functional.pad(value, (0, attention.qk_head_dim - attention.v_head_dim))
-    output = functional.scaled_dot_product_attention(
-        query, key, wide_value, is_causal=True, scale=attention.scaling
-    )
+    output = functional.scaled_dot_product_attention(query, key, wide_value, is_causal=True, scale=attention.scaling)
     output = output[..., : attention.v_head_dim].transpose(1, 2).reshape(batch, length, -1)
     if queries is None:
         return attention.o_proj(output), output.new_zeros(())
     target = _mean_attention(query, key, attention.scaling, queries)
-    scores = index_scores(
-        attention.indexer, hidden.detach(), residual.detach(), rotation=rotation, rows=queries.rows
-    )
+    scores = index_scores(attention.indexer, hidden.detach(), residual.detach(), rotation=rotation, rows=queries.rows)
     return attention.o_proj(output), _divergence(target, scores, queries.visible)
 
 

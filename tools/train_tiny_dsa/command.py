@@ -87,12 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="folder of .py, .rst and .txt files; repeatable",
     )
-    parser.add_argument(
-        "--tokens", type=int, default=Settings.budget_tokens, help="token budget (%(default)s)"
-    )
+    parser.add_argument("--tokens", type=int, default=Settings.budget_tokens, help="token budget (%(default)s)")
     parser.add_argument("--vocabulary", type=int, default=4096, help="tokenizer entries (%(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=Settings.seed, help="of weights, order and windows (%(default)s)"
-    )
+    parser.add_argument("--seed", type=int, default=Settings.seed, help="of weights, order and windows (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (%(default)s)")
     return parser

@@ -52,6 +52,4 @@ class Settings:
             raise ValueError("phases must end at until_ratio 1.0")
         longest = max(phase.sequence_tokens for phase in self.phases)
         if longest > self.batch_tokens:
-            raise ValueError(
-                f"batch_tokens must hold the longest sequence, {longest} tokens, got {self.batch_tokens}"
-            )
+            raise ValueError(f"batch_tokens must hold the longest sequence, {longest} tokens, got {self.batch_tokens}")

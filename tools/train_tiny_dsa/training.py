@@ -87,9 +87,7 @@ def validate(model: DeepseekV32ForCausalLM, stream: torch.Tensor, length: int) -
 def _check_stream(training: torch.Tensor, settings: Settings) -> None:
     longest = max(phase.sequence_tokens for phase in settings.phases)
     if len(training) <= longest:
-        raise ValueError(
-            f"the corpus must be longer than one sequence of {longest} tokens, got {len(training)} tokens"
-        )
+        raise ValueError(f"the corpus must be longer than one sequence of {longest} tokens, got {len(training)} tokens")
 
 
 def _split_weights(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
