@@ -5,7 +5,8 @@ the caches.  The plain copy reads one contiguous stretch of the same pool, elsew
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,21 +29,26 @@ def measure(row_bytes: int, *, pool_bytes: int, num_rows: int, rounds: int) -> d
     torch_pool, torch_hot = torch.from_numpy(pool), torch.from_numpy(hot)
     lists = [rng.integers(0, len(pool), num_rows) for _ in range(LISTS)]
     starts = rng.integers(0, len(pool) - num_rows, LISTS)
-    targets = [slice(at, at + num_rows) for at in rng.integers(0, len(hot) - num_rows, LISTS + 1)]
+    targets = [slice(at, at + num_rows) for at in rng.integers(0, len(hot) - num_rows, LISTS)]
+    copies: dict[str, Callable[[int], object]] = {
+        "plain copy": lambda i: np.copyto(hot[targets[i]], pool[starts[i] :][:num_rows]),
+        "hisparse gather_rows": lambda i: gather_rows(pool, lists[i], hot[targets[i]]),
+        "torch index_select": lambda i: torch.index_select(
+            torch_pool, 0, torch.from_numpy(lists[i]), out=torch_hot[targets[i]]
+        ),
+        "numpy take": lambda i: np.take(pool, lists[i], axis=0, out=hot[targets[i]], mode="clip"),
+    }
+    # each contender is elsewhere in the lists: the rows of the one before it may still be in a cache
     contenders = {
-        "plain copy": lambda i: lambda: np.copyto(hot[targets[i % LISTS]], pool[starts[i % LISTS] :][:num_rows]),
-        "hisparse gather_rows": lambda i: lambda: gather_rows(pool, lists[i % LISTS], hot[targets[i % LISTS]]),
-        "torch index_select": lambda i: (
-            lambda: torch.index_select(
-                torch_pool, 0, torch.from_numpy(lists[i % LISTS]), out=torch_hot[targets[i % LISTS]]
-            )
-        ),
-        "numpy take": lambda i: (
-            lambda: np.take(pool, lists[i % LISTS], axis=0, out=hot[targets[i % LISTS]], mode="clip")
-        ),
+        name: partial(_prepare, copy, turn * LISTS // len(copies)) for turn, (name, copy) in enumerate(copies.items())
     }
     seconds = harness.median_seconds(contenders, rounds=rounds, calls=4)
     return {name: num_rows * row_bytes / value / GIB for name, value in seconds.items()}
+
+
+def _prepare(copy: Callable[[int], object], first: int, i: int) -> harness.Call:
+    """Return call number i of a contender that starts at list `first`."""
+    return partial(copy, (first + i) % LISTS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

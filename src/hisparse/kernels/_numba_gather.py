@@ -6,8 +6,9 @@ from typing import Any
 from hisparse.kernels._numba_compile import CACHE_LINE_BYTES, copy_bytes, kernel, prefetch
 
 # Rows ahead at which the start of a source row is asked for; the processor streams the rest by itself.
-# 2000 random rows of 1152 B out of 1 GiB, GiB/s (contiguous copy 7.2; 2 cores of an AMD EPYC, shared, 2026-11):
-# no prefetch 4.5, all 18 lines of a row 5.7, its first 2 or 3 lines 5.8 to 6.2, at 4, 8 or 12 rows alike.
+# 2000 random rows of 1152 B out of 1 GiB, GiB/s, where a contiguous copy runs at 7.2 (2 shared cores of an AMD EPYC,
+# 2026-11): no prefetch 4.5, all 18 lines of a row 5.7, its first 2 or 3 lines 5.8 to 6.2, at 4 to 24 rows alike.
+# Not worth it, where this loop runs at 6.5: `rep movsb` a row 5.9, asking for the output rows as well 5.1 to 5.7.
 AHEAD = 8
 LINES_BYTES = 3 * CACHE_LINE_BYTES
 
