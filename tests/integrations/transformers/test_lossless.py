@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import zoo
-from accounting import assert_accounts
+from accounting import OUTCOMES, assert_accounts
 
 from hisparse.host import HostPool
 from hisparse.integrations.transformers import ResidentCache
@@ -136,15 +136,47 @@ def test_bytes_are_counted_where_they_are_copied(
     assert cache.stats()["host_to_device_bytes"] == sum(copied)
 
 
+@pytest.mark.parametrize("case", zoo.STOCK_FIRST, ids=lambda case: case.name)
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_first_layer_without_rows(shelf: Any, make_cache: Any, case: zoo.ModelCase, num_beams: int) -> None:
+    """Where the first layer keeps its stock cache, the tokens are the stock ones too, with and without beams."""
+    model = shelf.served(case)
+    cache = make_cache(model)
+    options = {"max_new_tokens": 30, "num_beams": num_beams}
+    sequences = zoo.generate(model, zoo.prompt(case, 3), cache=cache, **options)
+    assert torch.equal(sequences, shelf.reference(case, 3, **options))
+    assert_accounts(cache, case, batch=3 * num_beams, steps=29)
+
+
+def leaves(value: Any) -> list[Any]:
+    """Return what is at the ends of nested dicts and lists."""
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    if isinstance(value, list):
+        return [leaf for item in value for leaf in leaves(item)]
+    return [value]
+
+
 def test_statistics_are_plain_numbers(shelf: Any, make_cache: Any, case: zoo.ModelCase) -> None:
     """Statistics hold ints and floats only, so that they go into JSON as they are."""
     model = shelf.served(case)
     cache = make_cache(model)
     zoo.generate(model, zoo.prompt(case, 1), cache=cache, max_new_tokens=4)
     stats = cache.stats()
-    flat = [*stats["selections"].values(), *(value for entry in stats["layers"] for value in entry.values())]
-    flat += [value for name, value in stats.items() if name not in {"selections", "layers"}]
-    assert {type(value) for value in flat} <= {int, float}
+    assert {type(value) for value in leaves(stats)} <= {int, float}
     assert stats["device_kv_bytes"] > 0
     assert stats["spilled_pages"] == 0
     assert stats["prefix_hit_tokens"] == 0
+
+
+def test_requests_add_up(shelf: Any, make_cache: Any, v32: zoo.ModelCase) -> None:
+    """The outcomes of a batch's requests add up to the cache's, and each request's to its own selections."""
+    model = shelf.served(v32)
+    cache = make_cache(model)
+    zoo.generate(model, zoo.prompt(v32, 3), cache=cache, max_new_tokens=SHORT)
+    stats = cache.stats()
+    assert len(stats["requests"]) == 3
+    for outcome in OUTCOMES:
+        assert sum(request[outcome] for request in stats["requests"]) == stats["selections"][outcome]
+    for request in stats["requests"]:
+        assert sum(request.values()) == len(v32.groups) * zoo.TOP_K * (SHORT - 1)

@@ -109,12 +109,13 @@ def test_pool_too_small_for_the_batch(
     assert_still_serves(shelf, model, case, cache=cache, length=200)
 
 
+@pytest.mark.parametrize("case", zoo.CASES + zoo.STOCK_FIRST, ids=lambda case: case.name)
 def test_a_refused_prompt_leaves_no_token(shelf: Any, make_cache: Any, case: zoo.ModelCase) -> None:
-    """After a refused prompt the cache is empty: a shorter one is served without a reset."""
+    """After a refused batch the cache is empty: a shorter, smaller one is served without a reset."""
     model = shelf.served(case)
     cache = make_cache(model, max_positions=128)
     with pytest.raises(PositionError):
-        zoo.generate(model, zoo.prompt(case, 1), cache=cache, max_new_tokens=SHORT)
+        zoo.generate(model, zoo.prompt(case, 3), cache=cache, max_new_tokens=SHORT)
     assert cache.get_seq_length() == 0
     given = zoo.prompt(case, 1, length=100)
     sequences = zoo.generate(model, given, cache=cache, max_new_tokens=SHORT)

@@ -8,7 +8,7 @@ one repeated token, and seeds are chosen so that no token hangs on rounding (`te
 
 import copy
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -183,6 +183,32 @@ CASES = (
     ),
 )
 BY_NAME = {case.name: case for case in CASES}
+
+STOCK_FIRST = (
+    replace(
+        BY_NAME["dots3_note"],
+        name="dots3_note-sliding-first",
+        settings={
+            **BY_NAME["dots3_note"].settings,
+            "layer_types": ["sliding_attention", "indexed_attention", "sliding_attention", "indexed_attention"],
+        },
+        groups=((1,), (3,)),
+    ),
+    replace(
+        BY_NAME["deepseek_v4"],
+        name="deepseek_v4-heavy-first",
+        settings={
+            **BY_NAME["deepseek_v4"].settings,
+            "layer_types": [
+                "heavily_compressed_attention",
+                "compressed_sparse_attention",
+                "sliding_attention",
+            ],
+        },
+        groups=((1,),),
+    ),
+)
+"""Architectures whose first layer keeps its stock cache: lengths and admission can't be read off layer 0."""
 
 
 @dataclass(frozen=True)
