@@ -6,6 +6,7 @@ memory and reads them through hot buffers of two sizes. A context is a real prom
 length: step times depend on its length, and on its contents only through the hit ratio, which is printed.
 """
 
+import inspect
 import statistics
 import sys
 import time
@@ -27,19 +28,24 @@ NOISE = 1e-3
 WARM_UP_STEPS = 12
 SPEEDUP_GOALS = {8192: 8.0, 32768: 25.0}
 
-Layer = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-
-def prefill(model: Any, tokens: torch.Tensor) -> list[Layer]:
-    """Return latents, rotary keys and index keys of every layer after `tokens` ``[1, T]``."""
+def prefilled(model: Any, tokens: torch.Tensor) -> DynamicCache:
+    """Return a stock cache after `tokens` ``[1, T]``."""
     cache = DynamicCache(config=model.config)
     for chunk in tokens.split(512, dim=1):
-        model(input_ids=chunk, past_key_values=cache, use_cache=True)
-    return [(layer.keys, layer.values, layer.indexer_keys) for layer in cache.layers]
+        run_step(model, chunk, cache)
+    return cache
 
 
-def repeated(layers: Sequence[Layer], context: int) -> list[Layer]:
-    """Return the layers' contents repeated to `context` tokens, with noise so that no two rows are equal."""
+def run_step(model: Any, tokens: torch.Tensor, cache: Any) -> None:
+    """Run `tokens` ``[1, T]`` through the model and `cache`."""
+    # transformers renamed the argument in 5.24
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    model(input_ids=tokens, use_cache=True, **{name: cache})
+
+
+def repeated(model: Any, prompt: DynamicCache, context: int) -> DynamicCache:
+    """Return a stock cache with the contents of `prompt` repeated to `context` tokens, no two rows equal."""
 
     def repeat(values: torch.Tensor) -> torch.Tensor:
         times = [1] * values.ndim
@@ -47,28 +53,28 @@ def repeated(layers: Sequence[Layer], context: int) -> list[Layer]:
         longer = values.repeat(times)[..., :context, :]
         return longer + NOISE * values.std() * torch.randn_like(longer)
 
-    return [(repeat(keys), repeat(values), repeat(index_keys)) for keys, values, index_keys in layers]
-
-
-def filled(cache: Any, layers: Sequence[Layer]) -> Any:
-    """Return `cache` holding `layers`."""
-    for layer, (keys, values, index_keys) in enumerate(layers):
-        if hasattr(cache.layers[layer], "arm"):
-            cache.layers[layer].arm()
-        cache.update(keys, values, layer)
-        cache.update_indexer(index_keys, layer)
+    cache = DynamicCache(config=model.config)
+    for layer, source in enumerate(prompt.layers):
+        cache.update(repeat(source.keys), repeat(source.values), layer)
+        cache.update_indexer(repeat(source.indexer_keys), layer)
     return cache
 
 
-def contenders(model: Any, layers: Sequence[Layer], context: int, steps: int) -> dict[str, Any]:
-    """Return the caches by name, each holding `layers`."""
-    config, limit = model.config, context + steps + 1
+def taken_over(cache: Any, stock: DynamicCache) -> Any:
+    """Return `cache` holding what `stock` holds."""
+    cache.take_over(stock)
+    return cache
+
+
+def contenders(model: Any, stock: DynamicCache, steps: int) -> dict[str, Any]:
+    """Return the caches by name, all holding what `stock` holds."""
+    config, limit = model.config, stock.get_seq_length() + steps + 1
     small, large = SMALL * config.index_topk, LARGE * config.index_topk
     return {
-        "stock": filled(DynamicCache(config=config), layers),
-        "resident absorbed": filled(ResidentCache(config), layers),
-        f"hisparse {SMALL}x": filled(HiSparseCache(config, hot_slots=small, max_positions=limit), layers),
-        f"hisparse {LARGE}x": filled(HiSparseCache(config, hot_slots=large, max_positions=limit), layers),
+        "stock": stock,
+        "resident absorbed": taken_over(ResidentCache(config), stock),
+        f"hisparse {SMALL}x": taken_over(HiSparseCache(config, hot_slots=small, max_positions=limit), stock),
+        f"hisparse {LARGE}x": taken_over(HiSparseCache(config, hot_slots=large, max_positions=limit), stock),
     }
 
 
@@ -83,7 +89,7 @@ def decode_seconds(
             if name == "stock" and i >= stock_steps:
                 continue
             started = time.perf_counter()
-            model(input_ids=token.view(1, 1), past_key_values=cache, use_cache=True)
+            run_step(model, token.view(1, 1), cache)
             seconds[name].append(time.perf_counter() - started)
             if i == WARM_UP_STEPS and isinstance(cache, HiSparseCache):
                 warm[name] = cache.stats()["selections"]
@@ -96,11 +102,11 @@ def decode_seconds(
     return {name: statistics.median(values[skip[name] :]) for name, values in seconds.items()}, ratios
 
 
-def report(model: Any, prompt: Sequence[Layer], tokens: torch.Tensor, contexts: Sequence[int]) -> harness.Report:
+def report(model: Any, prompt: DynamicCache, tokens: torch.Tensor, contexts: Sequence[int]) -> harness.Report:
     """Measure every context."""
     rows, goals = [], []
     for context in contexts:
-        caches = contenders(model, repeated(prompt, context), context, len(tokens))
+        caches = contenders(model, repeated(model, prompt, context), len(tokens))
         seconds, ratios = decode_seconds(model, caches, tokens, stock_steps=8 if context < CONTEXTS[-1] else 4)
         resident = seconds["resident absorbed"]
         for name, value in seconds.items():
@@ -136,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     steps = 40 if asked.quick else 120
     with torch.inference_mode():
         model = AutoModelForCausalLM.from_pretrained(tiny_dsa_path(), dtype=torch.float32).eval()
-        prompt = prefill(model, tokens[None, :PROMPT_TOKENS])
+        prompt = prefilled(model, tokens[None, :PROMPT_TOKENS])
         enable(model)
         following = tokens[PROMPT_TOKENS : PROMPT_TOKENS + steps]
         table = report(model, prompt, following, CONTEXTS[:2] if asked.quick else CONTEXTS)

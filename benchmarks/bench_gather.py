@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import harness
-from hisparse.kernels import gather_rows
+from hisparse.kernels import gather_rows, map_memory
 
 ROWS = {"656 B": 656, "1152 B": 1152, "2304 B": 2304}
 GOAL_ROW = "1152 B"
@@ -23,9 +23,10 @@ LISTS = 64
 def measure(row_bytes: int, *, pool_bytes: int, num_rows: int, rounds: int) -> dict[str, float]:
     """Return GiB a second of each contender that copies `num_rows` rows a call."""
     rng = np.random.default_rng(row_bytes)
-    pool, hot = (np.empty((size // row_bytes, row_bytes), np.uint8) for size in (pool_bytes, pool_bytes // 2))
-    pool[:], hot[:] = 7, 3
     torch.set_num_threads(1)
+    # both as the cache allocates them
+    pool, hot = (map_memory(size).reshape(-1, row_bytes) for size in _sizes(pool_bytes, row_bytes))
+    pool[:], hot[:] = 7, 3
     torch_pool, torch_hot = torch.from_numpy(pool), torch.from_numpy(hot)
     lists = [rng.integers(0, len(pool), num_rows) for _ in range(LISTS)]
     starts = rng.integers(0, len(pool) - num_rows, LISTS)
@@ -44,6 +45,11 @@ def measure(row_bytes: int, *, pool_bytes: int, num_rows: int, rounds: int) -> d
     }
     seconds = harness.median_seconds(contenders, rounds=rounds, calls=4)
     return {name: num_rows * row_bytes / value / GIB for name, value in seconds.items()}
+
+
+def _sizes(pool_bytes: int, row_bytes: int) -> tuple[int, int]:
+    """Return the bytes of pool and hot buffer, whole rows each."""
+    return tuple(size - size % row_bytes for size in (pool_bytes, pool_bytes // 2))
 
 
 def _prepare(copy: Callable[[int], object], first: int, i: int) -> harness.Call:

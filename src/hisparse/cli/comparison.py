@@ -11,9 +11,8 @@ from hisparse.cli.counts import CacheCounts
 from hisparse.cli.decoding import Decoded, decode_greedily, median, selecting_queries, tensor_bytes
 from hisparse.cli.models import LoadedModel
 from hisparse.cli.prompts import Prompt
-from hisparse.errors import AccountingError
+from hisparse.errors import AccountingError, InputError
 from hisparse.integrations.transformers import ResidentCache, enable
-from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.telemetry import TelemetryPipeline
 
 VARIANTS = ("stock", "resident_absorbed", "hisparse")
@@ -114,10 +113,7 @@ def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestCompar
     try:
         run.on_stage(f"{prompt.name}: resident cache")
         resident_cache = ResidentCache(model.config)
-        if take_prefill(resident_cache, stock_cache, len(prompt.tokens)):
-            resident = _continue(model, resident_cache, prompt.tokens, stock=stock, new_tokens=run.new_tokens)
-        else:
-            resident = _decode(model, resident_cache, prompt.tokens, run=run)
+        resident = _decode_resident(model, resident_cache, prompt, run=run, stock=stock, stock_cache=stock_cache)
         run.on_stage(f"{prompt.name}: HiSparse")
         hisparse, counts, failures = _decode_hisparse(loaded, prompt, run)
     finally:
@@ -164,29 +160,19 @@ def _recount(cache: Any) -> tuple[str, ...]:
     return ()
 
 
-def take_prefill(cache: ResidentCache, stock_cache: Any, context_tokens: int) -> bool:
-    """Fill an empty resident cache with the rows of a stock cache's prefill, if all its layers keep plain rows.
+def _decode_resident(
+    model: Any, cache: ResidentCache, prompt: Prompt, *, run: Run, stock: Decoded, stock_cache: Any
+) -> Decoded:
+    """Decode from resident rows, taking over the prefill of the stock cache where all layers keep rows.
 
     Both caches run the stock attention over the prompt, so a second prefill would write the same rows again; taking
     them over saves a quarter of the demo.
-
-    Args:
-        cache: Of a model that is enabled.
-        stock_cache: Of the same model; holds `context_tokens` prompt tokens and possibly more.
-        context_tokens: How many of its tokens to take.
-
-    Returns:
-        False where a layer is of another kind; `cache` is still empty then.
     """
-    targets = [layer for layer in cache.layers if isinstance(layer, RowLayer)]
-    if len(targets) != len(cache.layers):
-        return False
-    for idx, (source, target) in enumerate(zip(stock_cache.layers, targets, strict=True)):
-        target.arm()
-        cache.update(source.keys[:, :, :context_tokens], source.values[:, :, :context_tokens], idx)
-        if source.is_indexer_initialized:
-            cache.update_indexer(source.indexer_keys[:, :context_tokens], idx)
-    return True
+    try:
+        cache.take_over(stock_cache, len(prompt.tokens))
+    except InputError:
+        return _decode(model, cache, prompt.tokens, run=run)
+    return _continue(model, cache, prompt.tokens, stock=stock, new_tokens=run.new_tokens)
 
 
 def _continue(model: Any, cache: Any, tokens: Sequence[int], *, stock: Decoded, new_tokens: int) -> Decoded:

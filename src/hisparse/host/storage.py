@@ -1,6 +1,5 @@
 """Where the rows of a pool are: what every storage does, and the one in memory."""
 
-import mmap
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 
 from hisparse.errors import ArrayError, StateError, StorageError
 from hisparse.host.geometry import Geometry
-from hisparse.kernels import gather_rows
+from hisparse.kernels import gather_rows, map_memory
 
 Rows = NDArray[np.uint8]
 Allocate = Callable[[int], Rows]
@@ -106,13 +105,12 @@ class RamStorage:
 
 def _map_memory(num_bytes: int) -> Rows:
     try:
-        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return map_memory(num_bytes)
     except (OSError, OverflowError, ValueError) as error:
         raise StorageError(
             f"cannot map {num_bytes} B of memory for one layer of the host pool: {error}; "
             'lower host_pool_bytes or use "disk:DIR"'
         ) from error
-    return np.frombuffer(memory, np.uint8)
 
 
 def _shaped(allocate: Allocate, num_rows: int, row_bytes: int) -> Rows:

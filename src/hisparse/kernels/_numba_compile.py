@@ -1,4 +1,4 @@
-"""How every loop is compiled, and the two machine instructions numba has no word for."""
+"""How every loop is compiled, and the machine instructions numba has no word for."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -67,5 +67,39 @@ def _copy_bytes(typingctx: Any, target: Any, source: Any, nbytes: Any) -> Any:  
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+def _line_copy(vector_bytes: int, *, is_streaming: bool) -> Callable[..., Any]:
+    """Return the intrinsic that copies one cache line between two addresses in vectors of `vector_bytes`.
+
+    Streaming stores pass the caches by; their target must be a multiple of `vector_bytes`.
+    """
+
+    def copy_line(typingctx: Any, target: Any, source: Any) -> Any:  # noqa: ARG001 # numba passes the typing context first
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001 # numba's form
+            vector = ir.VectorType(ir.IntType(8), vector_bytes).as_pointer()
+            for offset in range(0, CACHE_LINE_BYTES, vector_bytes):
+                to, start = (builder.inttoptr(builder.add(at, at.type(offset)), vector) for at in args)
+                store = builder.store(builder.load(start, align=1), to, align=vector_bytes if is_streaming else 1)
+                if is_streaming:
+                    store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return copy_line
+
+
+def _settle(typingctx: Any) -> Any:  # noqa: ARG001 # numba passes the typing context first
+    """Make streamed stores visible before anything that follows."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001 # numba's form
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 prefetch: Callable[[int], None] = _intrinsic(_prefetch)
+copy_line: Callable[[int, int], None] = _intrinsic(_line_copy(32, is_streaming=False))
+stream_line: Callable[[int, int], None] = _intrinsic(_line_copy(32, is_streaming=True))
+settle: Callable[[], None] = _intrinsic(_settle)
 copy_bytes: Callable[[int, int, int], None] = _intrinsic(_copy_bytes)

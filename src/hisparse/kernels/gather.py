@@ -51,12 +51,13 @@ def gather_rows(
         targets = _IN_ORDER
     else:
         targets = _check_indices("out_rows", out_rows, len(sources))
-        _check_range("out_rows", targets, len(out))
-    _check_range("rows", sources, len(pool))
     if np.may_share_memory(pool, out):
         raise ArrayError("out must not overlap pool: rows would be read after they were overwritten")
     row_bytes: int = pool.shape[1] * pool.dtype.itemsize
-    _numba_gather.gather(pool.ctypes.data, sources, out.ctypes.data, targets, row_bytes)
+    ends = (pool.ctypes.data, len(pool)), (out.ctypes.data, len(out))
+    if not _numba_gather.gather(ends[0], sources, ends[1], targets, row_bytes):
+        _refuse_outside("out_rows", targets, len(out))
+        _refuse_outside("rows", sources, len(pool))
     return sources.size * row_bytes
 
 
@@ -68,21 +69,20 @@ def _check_rows(name: str, array: object) -> None:
         raise ArrayError(f"{name} must be C-contiguous, got {describe(array)} with strides {array.strides}")
 
 
-def _check_indices(name: str, indices: object, length: int | None) -> NDArray[np.int64]:
-    """Return a fresh int64 copy of a row list; raise ArrayError unless it is int32 or int64 ``[M]``."""
+def _check_indices(name: str, indices: object, length: int | None) -> NDArray[np.integer]:
+    """Return a row list, contiguous; raise ArrayError unless it is int32 or int64 ``[M]``."""
     if (
         isinstance(indices, np.ndarray)
         and indices.ndim == 1
         and indices.dtype in (np.int32, np.int64)
         and (length is None or len(indices) == length)
     ):
-        return indices.astype(np.int64)
+        return np.ascontiguousarray(indices)
     expected = "M" if length is None else length
     raise ArrayError(f"{name} must be int32[{expected}] or int64[{expected}], got {describe(indices)}")
 
 
-def _check_range(name: str, indices: NDArray[np.int64], limit: int) -> None:
-    """Raise PositionError unless all row numbers are below `limit` and not negative."""
-    bad = int(_numba_gather.first_outside(indices, limit))
-    if bad >= 0:
+def _refuse_outside(name: str, indices: NDArray[np.integer], limit: int) -> None:
+    """Raise PositionError for the first row number that is negative or not below `limit`."""
+    for bad in np.flatnonzero((indices < 0) | (indices >= limit))[:1]:
         raise PositionError(f"{name}[{bad}] is {indices[bad]}, expected 0 to {limit - 1}")

@@ -50,6 +50,34 @@ class RowCache(Cache):
         rows = 0 if self._slot.store is None else self._slot.store.device_bytes
         return rows + sum(_layer_bytes(layer) for layer in self.layers)
 
+    def take_over(self, stock: Cache, tokens: int | None = None) -> None:
+        """Copy rows and index keys of a stock cache, as if this one had run the same tokens; `stock` is not changed.
+
+        Args:
+            stock: A cache of the same model, all of whose layers keep one row a token.
+            tokens: How many of its tokens to take; default all.
+
+        Raises:
+            InputError: A layer is of another kind, or `stock` holds fewer tokens; nothing was changed.
+            StateError: This cache is not empty.
+            CapacityError: No room; see `HiSparseCache`.
+        """
+        count = stock.get_seq_length() if tokens is None else tokens
+        targets = self._row_layers()
+        if len(targets) != len(stock.layers) or len(targets) != len(self.layers):
+            raise InputError("only caches whose layers all keep one row a token can be taken over")
+        if not 0 < count <= stock.get_seq_length():
+            raise InputError(
+                f"tokens must be 1 to the {stock.get_seq_length()} that the stock cache holds, got {count}"
+            )
+        if self.get_seq_length() > 0:
+            raise StateError(f"take over into an empty cache: this one holds {self.get_seq_length()} tokens; reset it")
+        for target, source in zip(targets, stock.layers, strict=True):
+            target.arm()
+            target.update(source.keys[:, :, :count], source.values[:, :, :count])
+            if source.is_indexer_initialized:
+                target.update_indexer(source.indexer_keys[:, :count])
+
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the newest tokens of every request.
 

@@ -7,7 +7,7 @@ from hisparse.hot import HiSparseIndexGroup, HiSparseRuntime, RowSource
 from hisparse.integrations.transformers.device import hot_buffer_over
 from hisparse.integrations.transformers.plan import TierPlan
 from hisparse.integrations.transformers.store import SelectedRows
-from hisparse.kernels import Residency
+from hisparse.kernels import Residency, map_memory
 
 
 class HotLevel:
@@ -15,14 +15,10 @@ class HotLevel:
 
     def __init__(self, plan: TierPlan, source: RowSource, batch: int) -> None:
         """Take the device memory; missing rows will come from `source`."""
-        # A tensor made under inference_mode could not be written to outside of it.
-        with torch.inference_mode(mode=False):
-            self._rows = {
-                layer: torch.zeros(
-                    batch * plan.hot_slots, plan.geometry.layers[layer].elements, dtype=plan.dtype, device=plan.device
-                )
-                for layer in plan.geometry.row_layers
-            }
+        self._rows = {
+            layer: zero_rows(batch * plan.hot_slots, plan.geometry.layers[layer].elements, plan)
+            for layer in plan.geometry.row_layers
+        }
         self._groups = [
             HiSparseIndexGroup(
                 members,
@@ -83,6 +79,16 @@ class HotLevel:
         """
         for group in self._groups:
             group.check()
+
+
+def zero_rows(count: int, width: int, plan: TierPlan) -> torch.Tensor:
+    """Return zeroed rows ``[count, width]`` on the plan's device, on a CPU in memory that is quick to gather into."""
+    # A tensor made under inference_mode could not be written to outside of it.
+    with torch.inference_mode(mode=False):
+        if plan.device.type != "cpu":
+            return torch.zeros(count, width, dtype=plan.dtype, device=plan.device)
+        memory = map_memory(count * width * plan.dtype.itemsize)
+        return torch.from_numpy(memory).view(plan.dtype).view(count, width)
 
 
 def _fresh_residency(plan: TierPlan, batch: int) -> Residency:
