@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.hot import GroupCounters, HiSparseIndexGroup, MemoryHotBuffer
-from hisparse.kernels import Residency
+from hisparse.kernels import PageTable, Residency
 
 ROW_BYTES = 16
 MAX_POSITIONS = 64
@@ -19,8 +19,13 @@ class PatternSource:
         self.failing_layers: set[int] = set()
         self.gathered: list[tuple[int, list[int]]] = []
 
-    def locate(self, requests: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.int64]:
-        return requests.astype(np.int64) * MAX_POSITIONS + positions
+    @property
+    def length(self) -> int:
+        return MAX_POSITIONS
+
+    @property
+    def pages(self) -> PageTable:
+        return PageTable(np.arange(0, 2 * MAX_POSITIONS, 16).reshape(2, -1), 16)
 
     def gather(self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]) -> int:
         if layer in self.failing_layers:

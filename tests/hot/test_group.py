@@ -25,10 +25,10 @@ def run_step(bench: Bench, selection: np.ndarray) -> None:
         step = HiSparseRuntime(bench.group, layer).fetch(BOTH, selection)
         for request in range(2):
             for column, position in enumerate(selection[request]):
-                assert step.is_selected[request, column] == (position >= 0)
+                assert step.addresses.is_selected[request, column] == (position >= 0)
                 if position >= 0:
                     row = request * MAX_POSITIONS + int(position)
-                    assert (bench.rows[layer][step.slots[request, column]] == pattern(layer, row)).all()
+                    assert (bench.rows[layer][step.addresses.slots[request, column]] == pattern(layer, row)).all()
 
 
 def test_every_layer_reads_its_own_bytes_of_one_selection(bench: Bench) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.errors import ArrayError
+from hisparse.kernels import PageTable
 
 CopyRows = Callable[[NDArray[np.uint8], NDArray[np.int64]], int]
 """``copy(out, out_rows)`` writes row ``m`` to ``out[out_rows[m]]`` and returns the bytes copied."""
@@ -15,8 +16,14 @@ CopyRows = Callable[[NDArray[np.uint8], NDArray[np.int64]], int]
 class RowSource(Protocol):
     """The host side of a gather: knows where a request's rows are and copies them."""
 
-    def locate(self, requests: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the source row int64 ``[M]`` of each (request, position); reads only."""
+    @property
+    def length(self) -> int:
+        """Positions every request has; none beyond can be selected."""
+        ...
+
+    @property
+    def pages(self) -> PageTable:
+        """Where the rows of every request are."""
         ...
 
     def gather(self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]) -> int:

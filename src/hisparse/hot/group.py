@@ -7,11 +7,11 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse.errors import StateError
+from hisparse.errors import PositionError, StateError
 from hisparse.hot.buffer import HotBuffer, RowSource
 from hisparse.hot.counters import GroupCounters
 from hisparse.hot.step import Step
-from hisparse.kernels import Residency
+from hisparse.kernels import Residency, address_step
 
 
 class HiSparseIndexGroup:
@@ -69,19 +69,17 @@ class HiSparseIndexGroup:
             InputError: As `Residency.resolve`; nothing was changed.
         """
         self._forget_unloaded()
+        newest = topk.max(initial=-1)
+        if newest >= self._source.length:
+            raise PositionError(f"position {newest} was selected, but requests hold {self._source.length} rows")
         resolution = self.residency.resolve(requests, topk)
         hot_slots = self.residency.settings.hot_slots
-        first_slots = requests[:, None].astype(np.int64) * hot_slots
         self._step = step = Step(
             requests=requests,
             # Followers compare; the caller may write to its array before they do.
             topk=topk.copy() if len(self.layers) > 1 else topk,
             resolution=resolution,
-            miss_rows=self._source.locate(resolution.miss_request, resolution.miss_position),
-            miss_slots=resolution.miss_request * np.int64(hot_slots) + resolution.miss_slot,
-            # Padding reads some slot of the buffer, which attention then masks.
-            slots=np.maximum(resolution.slots + first_slots, 0),
-            is_selected=resolution.slots >= 0,
+            addresses=address_step(resolution, requests, self._source.pages, hot_slots=hot_slots),
             pending=set(self.layers),
         )
         self.counters.record_selection(requests, resolution.counts, topk.size)
@@ -108,7 +106,9 @@ class HiSparseIndexGroup:
         layer_idx = self.layers.index(layer)
         started = self._clock()
         try:
-            copied = self.buffers[layer_idx].load(partial(self._source.gather, layer, step.miss_rows), step.miss_slots)
+            copied = self.buffers[layer_idx].load(
+                partial(self._source.gather, layer, step.addresses.miss_rows), step.addresses.miss_slots
+            )
         except BaseException:
             self._forget_unloaded()
             raise

@@ -28,7 +28,7 @@ class HiSparseRuntime:
             topk: int32 ``[B, K]``, positions, -1 padded.
 
         Returns:
-            The step; ``step.slots`` are valid in this layer's hot buffer until the group's next step.
+            The step; ``step.addresses.slots`` are valid in this layer's hot buffer until the group's next step.
 
         Raises:
             InputError: The selection is wrong; nothing was changed.

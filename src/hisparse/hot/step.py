@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse.kernels import Resolution
+from hisparse.kernels import Resolution, StepAddresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,20 +16,14 @@ class Step:
         requests: int32 ``[B]``, request of each batch row.
         topk: int32 ``[B, K]``, the positions that were resolved.
         resolution: What the residency decided.
-        miss_rows: int64 ``[M]``, host row of each miss.
-        miss_slots: int64 ``[M]``, flat hot slot each miss is loaded into.
-        slots: int64 ``[B, K]``, flat hot slot of each selection; some slot where `is_selected` is false.
-        is_selected: bool ``[B, K]``, false for padding.
+        addresses: Where the selected rows are, and which rows go where.
         pending: Layers that have not loaded the misses yet; shrinks as they do.
     """
 
     requests: NDArray[np.int32]
     topk: NDArray[np.int32]
     resolution: Resolution
-    miss_rows: NDArray[np.int64]
-    miss_slots: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    is_selected: NDArray[np.bool_]
+    addresses: StepAddresses
     pending: set[int]
 
     def is_same_selection(self, requests: NDArray[np.int32], topk: NDArray[np.int32]) -> bool:

@@ -20,8 +20,8 @@ from hisparse.kernels._numba_compile import (
 # with its first 3 lines asked for 8 rows ahead 0.6, this loop 0.8 to 0.9 at 3 to 12 rows ahead alike, with streaming
 # stores 0.9. Asking for all 18 lines of a row at once made it slower than not asking.
 AHEAD = 8
-# Gathers larger than a core's second-level cache push each other out of it: those stores go past the caches, where
-# rows are whole cache lines (a line written half by a streaming store and half by another one costs five times as much).
+# Gathers larger than a core's second-level cache push each other out of it: their stores go past the caches, if rows
+# are whole cache lines (a line written half by a streaming store and half by another one costs five times as much).
 STREAMED_BYTES = 1 << 20
 
 

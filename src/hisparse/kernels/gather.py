@@ -48,7 +48,7 @@ def gather_rows(
     if out_rows is None:
         if len(out) != len(sources):
             raise ArrayError(f"out must be {pool.dtype}[{len(sources)}, {pool.shape[1]}], got {describe(out)}")
-        targets = _IN_ORDER
+        targets: NDArray[np.integer] = _IN_ORDER
     else:
         targets = _check_indices("out_rows", out_rows, len(sources))
     if np.may_share_memory(pool, out):

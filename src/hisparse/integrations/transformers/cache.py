@@ -72,7 +72,8 @@ class RowCache(Cache):
             )
         if self.get_seq_length() > 0:
             raise StateError(f"take over into an empty cache: this one holds {self.get_seq_length()} tokens; reset it")
-        for target, source in zip(targets, stock.layers, strict=True):
+        sources: list[Any] = stock.layers
+        for target, source in zip(targets, sources, strict=True):
             target.arm()
             target.update(source.keys[:, :, :count], source.values[:, :, :count])
             if source.is_indexer_initialized:

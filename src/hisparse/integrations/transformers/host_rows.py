@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 
 from hisparse.errors import PositionError
 from hisparse.host import HostPool, RequestPages
+from hisparse.kernels import PageTable
 from hisparse.layout import pages_for
+
+_NOTHING_WRITTEN = ((0, 0), np.zeros(0, np.int64))
 
 
 class HostRows:
@@ -29,11 +32,10 @@ class HostRows:
         self._pool = open_pool()
         self._pool_layers = {layer: i for i, layer in enumerate(layers)}
         self._max_rows = max_rows
-        self._page_rows = self._pool.page_rows
         self._length = 0
-        # Pool row of the first row of each page, int64 [B, P]; pages move when a shared one is copied.
-        self._first_rows = np.zeros((batch, 0), np.int64)
+        self._pages = PageTable(np.zeros((batch, 0), np.int64), self._pool.page_rows)
         self._is_moved = False
+        self._written = _NOTHING_WRITTEN
         self._requests: list[RequestPages] = []
         try:
             for _ in range(batch):
@@ -51,6 +53,16 @@ class HostRows:
     def pool(self) -> HostPool:
         """The pool the rows are in."""
         return self._pool
+
+    @property
+    def length(self) -> int:
+        """Rows every request has room for."""
+        return self._length
+
+    @property
+    def pages(self) -> PageTable:
+        """Where the rows of every request are."""
+        return self._pages
 
     def extend(self, length: int) -> None:
         """Make room for `length` rows in every request, or change nothing.
@@ -71,30 +83,23 @@ class HostRows:
         except BaseException:
             self._cut(self._length)
             raise
-        if self._is_moved or pages_for(length, self._page_rows) != self._first_rows.shape[1]:
-            self._first_rows = self._find_pages()
+        if self._is_moved or pages_for(length, self._pool.page_rows) != self._pages.first_rows.shape[1]:
+            self._pages = self._find_pages()
             self._is_moved = False
+            self._written = _NOTHING_WRITTEN
         self._length = length
 
     def write(self, layer: int, start: int, data: NDArray[np.uint8]) -> None:
         """Write `data` uint8 ``[B * S, row_bytes]`` at rows ``start ..`` of every request."""
-        rows = self._rows_between(start, start + len(data) // self.batch)
-        self._pool.write(self._pool_layers[layer], rows, data)
+        span = (start, start + len(data) // self.batch)
+        if span != self._written[0]:
+            # Every layer of a step writes the same rows.
+            self._written = (span, self._rows_between(*span))
+        self._pool.write(self._pool_layers[layer], self._written[1], data)
 
     def read(self, layer: int, length: int, out: NDArray[np.uint8]) -> None:
         """Read the first `length` rows of every request into `out` uint8 ``[B * length, row_bytes]``."""
         self._pool.read(self._pool_layers[layer], self._rows_between(0, length), out)
-
-    def locate(self, requests: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the pool row of each (request, position).
-
-        Raises:
-            PositionError: A position has no row yet.
-        """
-        if positions.size and positions.max() >= self._length:
-            raise PositionError(f"position {positions.max()} was selected, but requests hold {self._length} rows")
-        page, offset = np.divmod(positions, self._page_rows)
-        return self._first_rows[requests, page] + offset
 
     def gather(self, layer: int, rows: NDArray[np.int64], out: NDArray[np.uint8], out_rows: NDArray[np.int64]) -> int:
         """Copy pool rows of `layer` to ``out[out_rows]``; returns the bytes copied."""
@@ -108,7 +113,7 @@ class HostRows:
     def reindex(self, sources: Sequence[int]) -> None:
         """Let request ``i`` continue request ``sources[i]``; full pages are shared."""
         self._requests = self._pool.rearrange(self._requests, sources)
-        self._first_rows = self._find_pages()
+        self._pages = self._find_pages()
         self._is_moved = True
 
     def check(self) -> None:
@@ -129,11 +134,12 @@ class HostRows:
                 request.truncate(length)
         self._is_moved = True
 
-    def _find_pages(self) -> NDArray[np.int64]:
-        """Return the pool row of the first row of each page, int64 ``[B, P]``."""
-        return np.stack([request.pages.astype(np.int64) for request in self._requests]) * self._page_rows
+    def _find_pages(self) -> PageTable:
+        """Return where the rows are now; pages move when a shared one is copied."""
+        pages = np.stack([request.pages.astype(np.int64) for request in self._requests])
+        return PageTable(pages * self._pool.page_rows, self._pool.page_rows)
 
     def _rows_between(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the pool rows ``start .. stop - 1`` of every request, int64 ``[B * (stop - start)]``."""
-        page, offset = np.divmod(np.arange(start, stop), self._page_rows)
-        return (self._first_rows[:, page] + offset).reshape(-1)
+        page, offset = np.divmod(np.arange(start, stop), self._pages.page_rows)
+        return (self._pages.first_rows[:, page] + offset).reshape(-1)

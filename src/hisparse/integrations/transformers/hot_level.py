@@ -54,8 +54,8 @@ class HotLevel:
         requests = self._requests if queries == 1 else np.repeat(self._requests, queries)
         step = self._runtimes[layer].fetch(requests, np.ascontiguousarray(selection))
         hot = self._rows[layer]
-        slots = torch.from_numpy(step.slots[:, :columns]).to(hot.device)
-        is_selected = torch.from_numpy(step.is_selected[:, :columns]).to(hot.device)
+        slots = torch.from_numpy(step.addresses.slots[:, :columns]).to(hot.device)
+        is_selected = torch.from_numpy(step.addresses.is_selected[:, :columns]).to(hot.device)
         rows = hot.index_select(0, slots.reshape(-1)).view(batch, queries, columns, -1)
         return SelectedRows(rows, is_selected.view(batch, queries, columns))
 
