@@ -3,7 +3,11 @@
 Only public registries and module hooks are used; no forward is patched.
 """
 
-from hisparse.integrations.transformers.cache import HiSparseCache, ResidentCache
-from hisparse.integrations.transformers.enabling import Enabled, enable
+from hisparse.integrations.transformers.requirements import OLDEST_TRANSFORMERS, check_requirements
 
-__all__ = ["Enabled", "HiSparseCache", "ResidentCache", "enable"]
+check_requirements()
+
+from hisparse.integrations.transformers.cache import HiSparseCache, ResidentCache  # noqa: E402 - needs what was checked
+from hisparse.integrations.transformers.enabling import Enabled, enable  # noqa: E402 - same reason
+
+__all__ = ["OLDEST_TRANSFORMERS", "Enabled", "HiSparseCache", "ResidentCache", "enable"]
