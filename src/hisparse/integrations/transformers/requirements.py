@@ -17,7 +17,8 @@ def check_requirements() -> None:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            raise ImportError(f"{name} is not installed; install it with: pip install 'hisparse[transformers]'") from None
+            message = f"{name} is not installed; install it with: pip install 'hisparse[transformers]'"
+            raise ImportError(message) from None
     release = found["transformers"].split(".")[:2]
     if tuple(int(part) for part in release if part.isdigit()) < OLDEST_TRANSFORMERS:
         oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
