@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from hisparse.errors import ArrayError, InputError, PositionError
-from hisparse.kernels import gather_rows
+from hisparse.kernels import gather_rows, map_memory
 
 BF16_ROW_BYTES = 1152
+STREAMED_BYTES = 1 << 20  # gathers of at least as much go past the caches, if rows and output are whole cache lines
 INT32_OVERFLOW_ROW = 3_728_270  # the last row of 576 bytes that begins below 2^31
 
 
@@ -157,3 +158,61 @@ def test_an_output_inside_the_pool_is_refused(pool: np.ndarray) -> None:
         gather_rows(pool, np.array([0, 1]), pool[1:3])
     gather_rows(pool[:5], np.array([0, 1]), pool[5:7])
     np.testing.assert_array_equal(pool[5:7], pool[:2])
+
+
+def large_rows(row_bytes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a pool of distinct rows, and an output of `count` rows and one more that begins at a page, all 99."""
+    pool = np.random.default_rng(row_bytes).integers(0, 255, (700, row_bytes)).astype(np.uint8)
+    out = map_memory((count + 1) * row_bytes).reshape(count + 1, row_bytes)
+    assert out.ctypes.data % 64 == 0
+    out[:] = 99
+    return pool, out
+
+
+@pytest.mark.parametrize("row_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("row_bytes", [64, 576, 656, 1152])
+@pytest.mark.parametrize("fill", ["just less", "exactly", "twice"])
+def test_large_gathers_are_exact(row_bytes: int, row_dtype: type, fill: str) -> None:
+    """Around and beyond the size from which stores go past the caches, and with rows they can't, no byte differs."""
+    exactly = -(-STREAMED_BYTES // row_bytes)
+    count = {"just less": exactly - 1, "exactly": exactly, "twice": 2 * exactly}[fill]
+    pool, out = large_rows(row_bytes, count)
+    rows = np.random.default_rng(count).integers(0, len(pool), count).astype(row_dtype)
+    assert gather_rows(pool, rows, out[:-1]) == count * row_bytes
+    np.testing.assert_array_equal(out[:-1], pool[rows])
+    assert (out[-1] == 99).all()
+
+
+@pytest.mark.parametrize("row_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("shift", [0, 8])
+def test_large_gathers_are_scattered_exactly(row_dtype: type, shift: int) -> None:
+    """Strided row lists in any order are followed, whether the output begins at a cache line or beside one."""
+    count, row_bytes = 2000, BF16_ROW_BYTES
+    pool = large_rows(row_bytes, 1)[0]
+    memory = map_memory(count * row_bytes + 64)
+    out = memory[shift : shift + count * row_bytes].reshape(count, row_bytes)
+    out[:] = 99
+    rng = np.random.default_rng(shift)
+    rows = rng.integers(0, len(pool), 4 * count).astype(row_dtype)[1::4]
+    out_rows = np.repeat(rng.permutation(count), 2).astype(row_dtype)[::-2]
+    assert not rows.flags.c_contiguous
+    assert not out_rows.flags.c_contiguous
+    kept = count - 50
+    assert gather_rows(pool, rows[:kept], out, out_rows=out_rows[:kept]) == kept * row_bytes >= STREAMED_BYTES
+    np.testing.assert_array_equal(out[out_rows[:kept]], pool[rows[:kept]])
+    assert (out[out_rows[kept:]] == 99).all()
+    assert not memory[:shift].any()
+    assert not memory[shift + count * row_bytes :].any()
+
+
+@pytest.mark.parametrize("which", ["rows", "out_rows"])
+@pytest.mark.parametrize("bad", [-1, 700, 2000, 2**31 - 1])
+@pytest.mark.parametrize("place", [0, 1000, 1999])
+def test_a_large_gather_with_a_bad_row_moves_nothing(which: str, bad: int, place: int) -> None:
+    """One row out of range, wherever it stands, is named before the first byte is copied."""
+    pool, out = large_rows(BF16_ROW_BYTES, 699)
+    lists = {"rows": np.arange(2000, dtype=np.int32) % 700, "out_rows": np.arange(2000, dtype=np.int32) % 700}
+    lists[which][place] = bad
+    with pytest.raises(PositionError, match=rf"^{which}\[{place}\] is {bad}, expected 0 to 699"):
+        gather_rows(pool, lists["rows"], out, out_rows=lists["out_rows"])
+    assert (out == 99).all()

@@ -43,10 +43,11 @@ class CacheSettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SettingError(f"{name} must be a positive whole number, got {value!r}")
-        if self.host_pool != "ram" and not self.host_pool.removeprefix(DISK_PREFIX).strip():
-            raise SettingError('host_pool must be "ram" or "disk:DIR", got an empty directory name')
-        if self.host_pool != "ram" and not self.host_pool.startswith(DISK_PREFIX):
+        is_text = isinstance(self.host_pool, str)
+        if self.host_pool != "ram" and not (is_text and self.host_pool.startswith(DISK_PREFIX)):
             raise SettingError(f'host_pool must be "ram" or "disk:DIR", got {self.host_pool!r}')
+        if not self.host_pool.removeprefix(DISK_PREFIX).strip():
+            raise SettingError('host_pool must be "ram" or "disk:DIR", got an empty directory name')
         if self.order not in ("stack", "vllm"):
             raise SettingError(f'order must be "stack" or "vllm", got {self.order!r}')
 
