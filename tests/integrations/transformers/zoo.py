@@ -48,6 +48,8 @@ _MLA: dict[str, Any] = {
     "num_experts_per_tok": 2,
 }
 
+_CSA = "compressed_sparse_attention"
+
 
 @dataclass(frozen=True)
 class ModelCase:
@@ -169,11 +171,7 @@ CASES = (
             "hc_sinkhorn_iters": 3,
             "partial_rotary_factor": 0.25,
             "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 32},
-            "layer_types": [
-                "compressed_sparse_attention",
-                "heavily_compressed_attention",
-                "compressed_sparse_attention",
-            ],
+            "layer_types": [_CSA, "heavily_compressed_attention", _CSA],
             "mlp_layer_types": ["moe", "moe", "moe"],
         },
         groups=((0,), (2,)),
@@ -199,11 +197,7 @@ STOCK_FIRST = (
         name="deepseek_v4-heavy-first",
         settings={
             **BY_NAME["deepseek_v4"].settings,
-            "layer_types": [
-                "heavily_compressed_attention",
-                "compressed_sparse_attention",
-                "sliding_attention",
-            ],
+            "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"],
         },
         groups=((1,),),
     ),
