@@ -95,10 +95,11 @@ class TieredRows:
         Raises:
             HostPoolFullError: The pool has no room for the new batch; nothing was changed.
         """
-        is_same_batch = len(sources) == self.batch
+        # What can fail comes first: a new hot level takes memory, the host may have no room.
+        hot = self._hot if len(sources) == self.batch else HotLevel(self.plan, self.host, len(sources))
         self.host.reindex(sources)
-        if not is_same_batch:
-            self._hot = HotLevel(self.plan, self.host, len(sources))
+        if hot is not self._hot:
+            self._hot = hot
             return
         for request, source in enumerate(sources):
             if request != source:
