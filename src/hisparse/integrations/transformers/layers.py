@@ -122,7 +122,7 @@ class RowLayer(DynamicIndexedLayer):  # type: ignore[no-untyped-call] # transfor
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refuse: layers of one request are cropped together, by the cache."""
-        raise StateError(f"crop the cache, not one of its layers (asked to remove {tokens_to_remove} tokens)")
+        raise StateError(f"crop the cache, not one of its layers (asked to remove {-tokens_to_remove} tokens)")
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Refuse: requests are reordered in all layers together, by the cache."""
