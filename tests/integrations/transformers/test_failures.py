@@ -9,6 +9,7 @@ import zoo
 
 from hisparse.errors import CorruptPoolError, DiskFullError, StateError, StorageError
 from hisparse.host import HostPool
+from hisparse.integrations.transformers.layers import RowLayer
 
 SHORT = 20
 
@@ -66,7 +67,7 @@ def test_failure_between_layers(
     call: int,
     error: Any,
 ) -> None:
-    """A step that failed half way comes out as what failed; going on is refused, and a reset makes all well."""
+    """A pass that failed half way is undone and decoding goes on; where a layer can't go back, only a reset helps."""
     model = shelf.served(case)
     cache = make_cache(model)
     given = zoo.prompt(case, 1)
@@ -76,11 +77,20 @@ def test_failure_between_layers(
         with pytest.raises(type(error), match=str(error)):
             zoo.generate(model, given, cache=cache, max_new_tokens=SHORT)
     cache.check()
-    with pytest.raises(StateError, match="reset"):
-        step(model, cache, given.ids[:, :1])
-    cache.reset()
-    sequences = zoo.generate(model, given, cache=cache, max_new_tokens=SHORT)
-    assert torch.equal(sequences, shelf.reference(case, 1, max_new_tokens=SHORT))
+    expected = shelf.reference(case, 1, max_new_tokens=SHORT)
+    held = cache.get_seq_length()
+    if held > 0 and any(not isinstance(layer, RowLayer) for layer in cache.layers):
+        with pytest.raises(StateError, match="reset"):
+            step(model, cache, given.ids[:, :1])
+        cache.reset()
+        held = 0
+    known = max(held + 1, given.ids.shape[1])
+    left = expected.shape[1] - known
+    sequences = model.generate(
+        expected[:, :known], max_new_tokens=left, do_sample=False, **zoo.cache_argument(model, cache)
+    )
+    assert torch.equal(sequences, expected)
+    cache.check()
 
 
 def test_a_corrupted_pool_file(shelf: Any, make_cache: Any, case: zoo.ModelCase, tmp_path: Path) -> None:

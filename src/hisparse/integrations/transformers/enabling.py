@@ -9,7 +9,13 @@ from torch import nn
 from hisparse.errors import SettingError, UnsupportedModelError
 from hisparse.integrations.transformers.attention import AttentionMode, hisparse_attention
 from hisparse.integrations.transformers.geometry import ModelGeometry, geometry_of
-from hisparse.integrations.transformers.hooks import ArmLayer, InstalledHook, attention_modules
+from hisparse.integrations.transformers.hooks import (
+    ArmLayer,
+    InstalledHook,
+    TrackPass,
+    attention_modules,
+    decoder_of,
+)
 from hisparse.integrations.transformers.self_check import capture_stock_step, check_captured
 
 _STOCK = ("sdpa", "eager")
@@ -92,7 +98,7 @@ def _enable(model: Any, geometry: ModelGeometry, *, self_check: bool, install: C
             "(model.set_attn_implementation) before enable"
         )
     captured = capture_stock_step(model, geometry) if self_check else None
-    enabled = Enabled(model, stock, install(stock))
+    enabled = Enabled(model, stock, [*TrackPass().install(decoder_of(model)), *install(stock)])
     if captured is not None:
         try:
             check_captured(model, geometry, captured)
@@ -173,10 +179,16 @@ def _mode_for(module: Any, attention: AttentionChoice) -> AttentionMode:
 def _disable_former(model: Any) -> None:
     """Undo an earlier `enable` of the same model."""
     for module in model.modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):  # noqa: SLF001 - torch lists hooks nowhere else
-            for key, hook in list(hooks.items()):
-                if isinstance(hook, ArmLayer):
-                    set_text_attention(model, hook.stock)
-                if isinstance(getattr(hook, "__self__", hook), InstalledHook):
-                    hooks.pop(key)
-                    module._forward_pre_hooks_with_kwargs.pop(key, None)  # noqa: SLF001 - same reason
+        # torch lists hooks nowhere else; the marks beside them are keyed alike.
+        pre_hooks, hooks = module._forward_pre_hooks, module._forward_hooks  # noqa: SLF001 - see above
+        marks = (
+            module._forward_pre_hooks_with_kwargs,  # noqa: SLF001 - see above
+            module._forward_hooks_with_kwargs,  # noqa: SLF001 - see above
+            module._forward_hooks_always_called,  # noqa: SLF001 - see above
+        )
+        for key, hook in [*pre_hooks.items(), *hooks.items()]:
+            if isinstance(hook, ArmLayer):
+                set_text_attention(model, hook.stock)
+            if isinstance(getattr(hook, "__self__", hook), InstalledHook):
+                for kept in (pre_hooks, hooks, *marks):
+                    kept.pop(key, None)

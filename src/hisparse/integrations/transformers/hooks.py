@@ -1,13 +1,15 @@
-"""The hook that tells the attention function which cache layer a module's forward pass uses."""
+"""Hooks: a forward pass begins and ends at its cache, and attention learns which cache layer it uses."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from hisparse.errors import StateError
+from hisparse.errors import StateError, UnsupportedModelError
 from hisparse.integrations.transformers.attention import AttentionCall, AttentionMode
 from hisparse.integrations.transformers.layers import RowLayer
+from hisparse.integrations.transformers.row_cache import RowCache
 
 
 class InstalledHook:
@@ -53,6 +55,57 @@ class ArmLayer(InstalledHook):
         return args, {**kwargs, "hisparse": AttentionCall(self.stock, self.mode, layer)}
 
 
+class TrackPass(InstalledHook):
+    """Hooks of the decoder, through which every forward pass goes: a pass that fails is undone in its cache."""
+
+    __slots__ = ()
+
+    def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Pre-hook: begin the pass."""
+        cache = _row_cache(module, args, kwargs)
+        if cache is not None:
+            cache.begin_pass()
+
+    def end(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Forward hook, called with no output when the pass raised."""
+        cache = _row_cache(module, args, kwargs)
+        if cache is not None and output is None:
+            cache.fail_pass()
+        elif cache is not None:
+            cache.end_pass()
+
+    def install(self, decoder: nn.Module) -> list[Any]:
+        """Install both on `decoder` and return their handles."""
+        return [
+            decoder.register_forward_pre_hook(self.begin, with_kwargs=True),
+            decoder.register_forward_hook(self.end, with_kwargs=True, always_call=True),
+        ]
+
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """Return the module that runs the layers: the innermost one that has the attention modules below its ``layers``.
+
+    Raises:
+        UnsupportedModelError: There is none.
+    """
+    found = None
+    for module in model.modules():
+        layers = getattr(module, "layers", None)
+        if isinstance(layers, nn.ModuleList) and any(has_rows(part) for part in layers.modules()):
+            found = module
+    if found is None:
+        raise UnsupportedModelError(f"{type(model).__name__} has no module with decoder layers")
+    return found
+
+
+def _row_cache(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowCache | None:
+    """Return the row cache a decoder was called with, or None."""
+    if args:
+        kwargs = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+    cache = kwargs.get("cache", kwargs.get("past_key_values"))
+    return cache if isinstance(cache, RowCache) else None
+
+
 def cache_layer(module: Any, kwargs: dict[str, Any]) -> RowLayer | None:
     """Return the row layer of the cache in `kwargs` that belongs to `module`, or None."""
     # transformers renamed the argument in 5.24.
@@ -60,6 +113,11 @@ def cache_layer(module: Any, kwargs: dict[str, Any]) -> RowLayer | None:
     layers = getattr(cache, "layers", ())
     layer = layers[module.layer_idx] if module.layer_idx < len(layers) else None
     return layer if isinstance(layer, RowLayer) else None
+
+
+def has_rows(module: Any) -> bool:
+    """Return whether `module` is attention whose keys and values are rows: latents, or compressed entries."""
+    return hasattr(module, "layer_idx") and (hasattr(module, "expand_kv") or hasattr(module, "compressor"))
 
 
 def attention_modules(model: nn.Module) -> list[Any]:

@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from hisparse.errors import UnsupportedModelError
 from hisparse.integrations.transformers.cache import HiSparseCache
 from hisparse.integrations.transformers.geometry import ModelGeometry
+from hisparse.integrations.transformers.hooks import has_rows
 
 _PROMPT_TOKENS = 64
 _TOP_K = 8
@@ -143,12 +144,7 @@ def _forward(model: Any, tokens: torch.Tensor, cache: Cache) -> None:
 def _row_modules(model: Any, geometry: ModelGeometry) -> list[Any]:
     """Return the attention modules of the layers that have rows."""
     rows = set(geometry.row_layers)
-    return [
-        module
-        for module in model.modules()
-        if getattr(module, "layer_idx", None) in rows
-        and (hasattr(module, "expand_kv") or hasattr(module, "compressor"))
-    ]
+    return [module for module in model.modules() if has_rows(module) and module.layer_idx in rows]
 
 
 @contextmanager

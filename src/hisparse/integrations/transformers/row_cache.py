@@ -1,0 +1,254 @@
+"""A cache of rows: what all caches of this package share, whatever holds their rows."""
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache
+
+from hisparse.errors import InputError, StateError
+from hisparse.integrations.transformers.geometry import ModelGeometry
+from hisparse.integrations.transformers.layers import RowLayer
+from hisparse.integrations.transformers.slot import StoreSlot
+
+
+class RowCache(Cache):
+    """A cache whose indexed layers keep their rows in one store; its other layers are stock ones.
+
+    A forward pass of an enabled model begins and ends here.  One that fails or is interrupted is undone: the
+    cache is as it was before, or, where a stock layer cannot go back, refuses to go on until it is reset.
+    """
+
+    def __init__(self, config: Any, geometry: ModelGeometry, slot: StoreSlot) -> None:
+        """Make one layer object per model layer.
+
+        Args:
+            config: The transformers config, for the stock layers.
+            geometry: Which layers have rows.
+            slot: Where the layers find their store.
+        """
+        layers = DynamicCache(config=config).layers
+        for layer, plan in enumerate(geometry.layers):
+            if plan.kind == "rows":
+                layers[layer] = RowLayer(layer, slot)
+            elif plan.kind == "compressed":
+                from hisparse.integrations.transformers.compressed import CompressedRowLayer  # noqa: PLC0415 - one model
+
+                layers[layer] = CompressedRowLayer(layer, slot, config.get_text_config(decoder=True))
+        super().__init__(layers=layers)
+        self._geometry = geometry
+        self._slot = slot
+        self._pass_start: int | None = None
+        self._is_broken = False
+
+    @property
+    def device_kv_bytes(self) -> int:
+        """Device bytes of everything cached: selected or resident rows, index keys, stock layers."""
+        rows = 0 if self._slot.store is None else self._slot.store.device_bytes
+        return rows + sum(_layer_bytes(layer) for layer in self.layers)
+
+    def begin_pass(self) -> None:
+        """Remember where a forward pass starts; called by the hook of an enabled model.
+
+        Raises:
+            StateError: An earlier pass stopped half way and could not be undone.
+        """
+        self._undo_open_pass()
+        if self._is_broken:
+            raise StateError(
+                "a forward pass stopped half way and this model's stock layers can't go back; reset the cache"
+            )
+        self._pass_start = self.get_seq_length()
+
+    def end_pass(self) -> None:
+        """Keep what the pass appended."""
+        self._pass_start = None
+
+    def fail_pass(self) -> None:
+        """Undo the pass: back to the length at its start, or unusable until `reset` where layers can't go back."""
+        start, self._pass_start = self._pass_start, None
+        if start is None:
+            return
+        if start == 0:
+            self.reset()
+        elif self._other_layers():
+            self._is_broken = True
+        else:
+            self._truncate(start)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the tokens held before the pass that is open, if one is."""
+        if self._pass_start is not None:
+            return self._pass_start
+        length: int = super().get_seq_length(layer_idx)
+        return length
+
+    def take_over(self, stock: Cache, tokens: int | None = None) -> None:
+        """Copy rows and index keys of a stock cache, as if this one had run the same tokens; `stock` is not changed.
+
+        Args:
+            stock: A cache of the same model, all of whose layers keep one row a token.
+            tokens: How many of its tokens to take; default all.
+
+        Raises:
+            InputError: A layer is of another kind, or `stock` holds fewer tokens; nothing was changed.
+            StateError: This cache is not empty.
+            CapacityError: No room; see `HiSparseCache`.
+        """
+        count = stock.get_seq_length() if tokens is None else tokens
+        targets = self._row_layers()
+        if len(targets) != len(stock.layers) or len(targets) != len(self.layers):
+            raise InputError("only caches whose layers all keep one row a token can be taken over")
+        if not 0 < count <= stock.get_seq_length():
+            raise InputError(
+                f"tokens must be 1 to the {stock.get_seq_length()} that the stock cache holds, got {count}"
+            )
+        if self.get_seq_length() > 0:
+            raise StateError(f"take over into an empty cache: this one holds {self.get_seq_length()} tokens; reset it")
+        sources: list[Any] = stock.layers
+        for target, source in zip(targets, sources, strict=True):
+            target.arm()
+            target.update(source.keys[:, :, :count], source.values[:, :, :count])
+            if source.is_indexer_initialized:
+                target.update_indexer(source.indexer_keys[:, :count])
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the newest tokens of every request.
+
+        Args:
+            tokens_to_remove: Minus the number of tokens; 0 changes nothing.
+
+        Raises:
+            InputError: Positive, or more tokens than are cached; nothing was changed.
+            StateError: A layer of this model can't be cropped.
+        """
+        self._undo_open_pass()
+        held = self.get_seq_length()
+        if tokens_to_remove > 0 or -tokens_to_remove > held:
+            raise InputError(f"crop takes minus the tokens to remove, between -{held} and 0, got {tokens_to_remove}")
+        if tokens_to_remove == 0:
+            return
+        for layer in self._other_layers():
+            if not layer.is_croppable:
+                raise StateError(
+                    f"{type(layer).__name__} can't forget tokens; use a decoding method that does not crop"
+                )
+        for layer in self._other_layers():
+            layer.crop(tokens_to_remove)
+        self._truncate(held + tokens_to_remove)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Let request ``i`` continue request ``beam_idx[i]``; pages are shared until they differ."""
+        sources = [int(source) for source in beam_idx]
+        self._reindex(sources)
+        for layer in self._other_layers():
+            layer.reorder_cache(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every request `repeats` times, neighbours together.
+
+        Raises:
+            StateError: A layer of this model can't; nothing was changed.
+            HostPoolFullError: The pool has no room for the copies; nothing was changed.
+        """
+        self._check_batch_can_change()
+        batch = 0 if self._slot.store is None else self._slot.store.batch
+        self._reindex([request for request in range(batch) for _ in range(repeats)])
+        for layer in self._other_layers():
+            layer.batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the requests in `indices`, in that order.
+
+        Raises:
+            StateError: A layer of this model can't; nothing was changed.
+        """
+        self._check_batch_can_change()
+        batch = 0 if self._slot.store is None else self._slot.store.batch
+        kept = torch.arange(batch)[indices.to("cpu")]
+        self._reindex([int(source) for source in kept])
+        for layer in self._other_layers():
+            layer.batch_select_indices(indices)
+
+    def reset(self) -> None:
+        """End all requests and start empty; what was counted stays counted."""
+        self._pass_start, self._is_broken = None, False
+        self._slot.empty()
+        for layer in self.layers:
+            layer.reset()
+
+    def check(self) -> None:
+        """Recount everything that is owned.
+
+        Raises:
+            AccountingError: A sum does not hold; the message prints it.
+        """
+        if self._slot.store is not None:
+            self._slot.store.check()
+
+    def close(self) -> None:
+        """End all requests and give the host pool back; counts can still be read."""
+        self.reset()
+        self._slot.close()
+
+    def __deepcopy__(self, memo: Any) -> "RowCache":
+        """Refuse: a copy would own the same pool.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(f"{type(self).__name__} can't be copied: two caches would own one pool; make a new one")
+
+    def _undo_open_pass(self) -> None:
+        """Undo a pass that was interrupted without a word (Ctrl-C does not run hooks)."""
+        if self._pass_start is not None:
+            self.fail_pass()
+
+    def _truncate(self, length: int) -> None:
+        """Keep the first `length` tokens of the layers that have a row each."""
+        if self._slot.store is not None:
+            self._slot.store.truncate(length)
+        for layer in self._row_layers():
+            layer.truncate_index_keys(length)
+
+    def _check_batch_can_change(self) -> None:
+        """Raise StateError if a layer can't follow when requests are repeated or dropped."""
+        for layer, plan in enumerate(self._geometry.layers):
+            if plan.kind == "compressed":
+                raise StateError(
+                    f"{self._geometry.model_type} can't repeat or drop requests: the compression buffers "
+                    f"of layer {layer} don't follow; start again with the new batch"
+                )
+
+    def _reindex(self, sources: list[int]) -> None:
+        """Rearrange the requests of the store and the index keys."""
+        self._undo_open_pass()
+        if self._slot.store is None:
+            return
+        self._slot.store.reindex(sources)
+        for layer in self._row_layers():
+            layer.reindex_index_keys(sources)
+
+    def _row_layers(self) -> list[RowLayer]:
+        """Layers whose rows are in the store, one row a token."""
+        return [layer for layer in self.layers if isinstance(layer, RowLayer)]
+
+    def _other_layers(self) -> list[Any]:
+        """Layers that look after themselves."""
+        return [layer for layer in self.layers if not isinstance(layer, RowLayer)]
+
+
+def _layer_bytes(layer: Any) -> int:
+    """Return the device bytes a layer object holds itself."""
+    if isinstance(layer, RowLayer):
+        return layer.index_key_bytes
+    return sum(value.nbytes for value in _tensors_of(vars(layer)))
+
+
+def _tensors_of(values: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the distinct tensors among the values and one level of dicts below, by storage."""
+    found = {}
+    for value in values.values():
+        for item in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(item, torch.Tensor):
+                found[item.untyped_storage().data_ptr()] = item
+    return list(found.values())
