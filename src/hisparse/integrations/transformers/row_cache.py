@@ -130,7 +130,8 @@ class RowCache(Cache):
         for layer in self._other_layers():
             if not layer.is_croppable:
                 raise StateError(
-                    f"{type(layer).__name__} can't forget tokens; use a decoding method that does not crop"
+                    f"{self._geometry.model_type} can't forget tokens ({type(layer).__name__}); "
+                    "use a decoding method that does not crop"
                 )
         for layer in self._other_layers():
             layer.crop(tokens_to_remove)
