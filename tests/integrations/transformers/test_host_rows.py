@@ -1,6 +1,7 @@
 """Rows of a batch in the pool are where the page table says, whatever happened to the batch."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,18 +156,18 @@ events = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(events=events)
-def test_rows_follow_every_rearrangement(events: list[tuple[str, object]]) -> None:
+def test_rows_follow_every_rearrangement(events: list[tuple[str, Any]]) -> None:
     """Appending, cutting, reordering and repeating give the rows that plain arrays give."""
     rows = open_rows(pages=40)
     model = [np.zeros((2, 0, width), np.uint8) for width in WIDTHS]
     for seed, (event, argument) in enumerate(events):
-        if event == "append" and rows.length + argument <= 16:  # type: ignore[operator] # an int with this event
-            model = [np.concatenate(pair, axis=1) for pair in zip(model, step(rows, argument, seed), strict=True)]  # type: ignore[arg-type] # same
+        if event == "append" and rows.length + argument <= 16:
+            model = [np.concatenate(pair, axis=1) for pair in zip(model, step(rows, argument, seed), strict=True)]
         elif event == "truncate":
-            rows.truncate(argument)  # type: ignore[arg-type] # same
-            model = [values[:, :argument] for values in model]  # type: ignore[misc] # same
+            rows.truncate(argument)
+            model = [values[:, :argument] for values in model]
         elif event == "reindex":
-            sources = [source % rows.batch for source in argument]  # type: ignore[attr-defined] # a list with this one
+            sources = [source % rows.batch for source in argument]
             rows.reindex(sources)
             model = [values[sources] for values in model]
         for found, wanted in zip(everything(rows), model, strict=True):

@@ -71,7 +71,9 @@ def hisparse_attention(  # noqa: PLR0913, PLR0917 - the signature transformers c
     layer = hisparse.layer
     if layer is not None and layer.take_reads_selection():
         if indices is None or attention_mask is None:
-            raise StateError(f"{type(module).__name__} passed no selection or no mask for a layer with an indexer")
+            raise StateError(
+                f"layer {module.layer_idx} ({type(module).__name__}) passed no selection or no mask to attention"
+            )
         visible, bias = _visible(attention_mask, indices)
         selected = layer.select(torch.where(visible, indices, -1))
         attend = _absorbed if hisparse.mode == "absorbed" else _expanded

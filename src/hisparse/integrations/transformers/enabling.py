@@ -1,6 +1,6 @@
 """Switching a model's attention to the hot buffer, and back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -9,13 +9,8 @@ from torch import nn
 from hisparse.errors import SettingError, UnsupportedModelError
 from hisparse.integrations.transformers.attention import AttentionMode, hisparse_attention
 from hisparse.integrations.transformers.geometry import ModelGeometry, geometry_of
-from hisparse.integrations.transformers.hooks import (
-    ArmLayer,
-    InstalledHook,
-    TrackPass,
-    attention_modules,
-    decoder_of,
-)
+from hisparse.integrations.transformers.hooks import ArmLayer, TrackPass, attention_modules, decoder_of
+from hisparse.integrations.transformers.installed import set_text_attention, take_out, text_attention
 from hisparse.integrations.transformers.self_check import capture_stock_step, check_captured
 
 _STOCK = ("sdpa", "eager")
@@ -25,25 +20,16 @@ AttentionChoice = Literal["auto", "absorbed", "expand"]
 class Enabled:
     """A model whose attention reads `HiSparseCache`; stock caches keep working on it."""
 
-    def __init__(self, model: Any, stock: str, hooks: Sequence[Any]) -> None:
-        """Hold what `disable` has to undo.
-
-        Args:
-            model: The transformers model.
-            stock: Attention implementation it had.
-            hooks: Handles of the hooks installed.
-        """
+    def __init__(self, model: Any) -> None:
+        """Hold the model that `disable` restores."""
         self._model = model
-        self._stock = stock
-        self._hooks = list(hooks)
+        self._is_disabled = False
 
     def disable(self) -> None:
-        """Give the model its former attention back; harmless when repeated."""
-        for hook in self._hooks:
-            hook.remove()
-        if self._hooks:
-            set_text_attention(self._model, self._stock)
-        self._hooks = []
+        """Give the model its stock attention back, however often it was enabled; harmless when repeated."""
+        if not self._is_disabled:
+            take_out(self._model)
+        self._is_disabled = True
 
 
 def enable(model: Any, attention: AttentionChoice = "auto", *, self_check: bool = True) -> Enabled:
@@ -70,49 +56,45 @@ def enable(model: Any, attention: AttentionChoice = "auto", *, self_check: bool 
     if attention not in ("auto", "absorbed", "expand"):
         raise SettingError(f'attention must be "auto", "absorbed" or "expand", got {attention!r}')
     geometry = geometry_of(model.config)
-    _disable_former(model)
-    if any(layer.kind == "compressed" for layer in geometry.layers):
-        from hisparse.integrations.transformers.compressed import hook_compressors  # noqa: PLC0415 - one model
-
-        return _enable(model, geometry, self_check=self_check, install=lambda _stock: hook_compressors(model))
-    modules = _checked_modules(model, geometry)
-    modes = {module: _mode_for(module, attention) for module in modules}
-
-    def install(stock: str) -> list[Any]:
-        name = _register(stock)
-        set_text_attention(model, name)
-        return [
-            module.register_forward_pre_hook(ArmLayer(name, stock, mode), with_kwargs=True, prepend=True)
-            for module, mode in modes.items()
-        ]
-
-    return _enable(model, geometry, self_check=self_check, install=install)
+    put_back = take_out(model)
+    try:
+        _enable(model, geometry, attention, self_check=self_check)
+    except BaseException:
+        take_out(model)
+        put_back()
+        raise
+    return Enabled(model)
 
 
-def _enable(model: Any, geometry: ModelGeometry, *, self_check: bool, install: Callable[[str], list[Any]]) -> Enabled:
-    """Capture a stock step, install the hooks, compare; undo everything if the comparison fails."""
-    stock = model.config.get_text_config(decoder=True)._attn_implementation  # noqa: SLF001 - where transformers keeps it
+def _enable(model: Any, geometry: ModelGeometry, attention: AttentionChoice, *, self_check: bool) -> None:
+    """Capture a stock step, install the hooks, compare."""
+    stock = text_attention(model)
     if stock not in _STOCK:
         raise UnsupportedModelError(
             f"attention implementation {stock!r} is not supported: set one of {', '.join(_STOCK)} "
             "(model.set_attn_implementation) before enable"
         )
+    is_compressed = any(layer.kind == "compressed" for layer in geometry.layers)
+    modules = [] if is_compressed else _checked_modules(model, geometry)
+    modes = {module: _mode_for(module, attention) for module in modules}
     captured = capture_stock_step(model, geometry) if self_check else None
-    enabled = Enabled(model, stock, [*TrackPass().install(decoder_of(model)), *install(stock)])
+    TrackPass().install(decoder_of(model))
+    if is_compressed:
+        from hisparse.integrations.transformers.compressed import hook_compressors  # noqa: PLC0415 - one model
+
+        hook_compressors(model)
+    else:
+        _hook_attention(model, stock, modes)
     if captured is not None:
-        try:
-            check_captured(model, geometry, captured)
-        except BaseException:
-            enabled.disable()
-            raise
-    return enabled
+        check_captured(model, geometry, captured)
 
 
-def set_text_attention(model: Any, name: str) -> None:
-    """Set the attention implementation of the text model, and of nothing else a multimodal model contains."""
-    text = model.config.get_text_config(decoder=True)
-    keys = [key for key in model.config.sub_configs if getattr(model.config, key, None) is text]
-    model.set_attn_implementation(dict.fromkeys(keys, name) if keys else name)
+def _hook_attention(model: Any, stock: str, modes: Mapping[Any, AttentionMode]) -> None:
+    """Switch the text model to this package's attention, with one hook for each module of `modes`."""
+    name = _register(stock)
+    set_text_attention(model, name)
+    for module, mode in modes.items():
+        module.register_forward_pre_hook(ArmLayer(name, stock, mode), with_kwargs=True, prepend=True)
 
 
 def _register(stock: str) -> str:
@@ -174,21 +156,3 @@ def _mode_for(module: Any, attention: AttentionChoice) -> AttentionMode:
             'not a plain matrix; use attention="expand"'
         )
     return "expand"
-
-
-def _disable_former(model: Any) -> None:
-    """Undo an earlier `enable` of the same model."""
-    for module in model.modules():
-        # torch lists hooks nowhere else; the marks beside them are keyed alike.
-        pre_hooks, hooks = module._forward_pre_hooks, module._forward_hooks  # noqa: SLF001 - see above
-        marks = (
-            module._forward_pre_hooks_with_kwargs,  # noqa: SLF001 - see above
-            module._forward_hooks_with_kwargs,  # noqa: SLF001 - see above
-            module._forward_hooks_always_called,  # noqa: SLF001 - see above
-        )
-        for key, hook in [*pre_hooks.items(), *hooks.items()]:
-            if isinstance(hook, ArmLayer):
-                set_text_attention(model, hook.stock)
-            if isinstance(getattr(hook, "__self__", hook), InstalledHook):
-                for kept in (pre_hooks, hooks, *marks):
-                    kept.pop(key, None)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicCache
 
-from hisparse.errors import InputError, StateError
+from hisparse.errors import InputError, PositionError, StateError
 from hisparse.integrations.transformers.geometry import ModelGeometry
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.slot import StoreSlot
@@ -90,26 +90,27 @@ class RowCache(Cache):
             tokens: How many of its tokens to take; default all.
 
         Raises:
-            InputError: A layer is of another kind, or `stock` holds fewer tokens; nothing was changed.
+            InputError: A layer is of another kind or width, or `stock` holds fewer tokens; nothing was changed.
             StateError: This cache is not empty.
-            CapacityError: No room; see `HiSparseCache`.
+            CapacityError: No room, see `HiSparseCache`; nothing was changed.
         """
         count = stock.get_seq_length() if tokens is None else tokens
-        targets = self._row_layers()
-        if len(targets) != len(stock.layers) or len(targets) != len(self.layers):
-            raise InputError("only caches whose layers all keep one row a token can be taken over")
+        targets, sources = self._row_layers(), self._sources(stock)
         if not 0 < count <= stock.get_seq_length():
             raise InputError(
                 f"tokens must be 1 to the {stock.get_seq_length()} that the stock cache holds, got {count}"
             )
         if self.get_seq_length() > 0:
             raise StateError(f"take over into an empty cache: this one holds {self.get_seq_length()} tokens; reset it")
-        sources: list[Any] = stock.layers
-        for target, source in zip(targets, sources, strict=True):
-            target.arm()
-            target.update(source.keys[:, :, :count], source.values[:, :, :count])
-            if source.is_indexer_initialized:
-                target.update_indexer(source.indexer_keys[:, :count])
+        try:
+            for target, source in zip(targets, sources, strict=True):
+                target.arm()
+                target.update(source.keys[:, :, :count], source.values[:, :, :count])
+                if source.is_indexer_initialized:
+                    target.update_indexer(source.indexer_keys[:, :count])
+        except BaseException:
+            self.reset()
+            raise
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the newest tokens of every request.
@@ -138,9 +139,12 @@ class RowCache(Cache):
         self._truncate(held + tokens_to_remove)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Let request ``i`` continue request ``beam_idx[i]``; pages are shared until they differ."""
-        sources = [int(source) for source in beam_idx]
-        self._reindex(sources)
+        """Let request ``i`` continue request ``beam_idx[i]``; pages are shared until they differ.
+
+        Raises:
+            PositionError: A request is not there; nothing was changed.
+        """
+        self._reindex([int(source) for source in beam_idx])
         for layer in self._other_layers():
             layer.reorder_cache(beam_idx)
 
@@ -149,6 +153,7 @@ class RowCache(Cache):
 
         Raises:
             StateError: A layer of this model can't; nothing was changed.
+            PositionError: `repeats` is below 1; nothing was changed.
             HostPoolFullError: The pool has no room for the copies; nothing was changed.
         """
         self._check_batch_can_change()
@@ -158,15 +163,20 @@ class RowCache(Cache):
             layer.batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep the requests in `indices`, in that order.
+        """Keep the requests in `indices` (numbers, from the end if negative, or a mask), in that order.
 
         Raises:
             StateError: A layer of this model can't; nothing was changed.
+            PositionError: A request is not there, or none is kept; nothing was changed.
         """
         self._check_batch_can_change()
-        batch = 0 if self._slot.store is None else self._slot.store.batch
-        kept = torch.arange(batch)[indices.to("cpu")]
-        self._reindex([int(source) for source in kept])
+        if self._slot.store is not None:
+            batch = self._slot.store.batch
+            try:
+                kept = torch.arange(batch)[indices.to("cpu")]
+            except IndexError as error:
+                raise PositionError(f"indices must be among the {batch} requests of this cache: {error}") from error
+            self._reindex([int(source) for source in kept])
         for layer in self._other_layers():
             layer.batch_select_indices(indices)
 
@@ -221,13 +231,35 @@ class RowCache(Cache):
                 )
 
     def _reindex(self, sources: list[int]) -> None:
-        """Rearrange the requests of the store and the index keys."""
+        """Rearrange the requests of the store and the index keys, or raise with nothing changed."""
         self._undo_open_pass()
-        if self._slot.store is None:
+        store = self._slot.store
+        if store is None:
             return
-        self._slot.store.reindex(sources)
+        if not sources:
+            raise PositionError("at least one request must be kept; reset the cache to end them all")
+        for source in sources:
+            if not 0 <= source < store.batch:
+                raise PositionError(f"request {source} is outside 0 to {store.batch - 1}, the requests of this cache")
+        store.reindex(sources)
         for layer in self._row_layers():
             layer.reindex_index_keys(sources)
+
+    def _sources(self, stock: Cache) -> list[Any]:
+        """Return the layers of a cache to be taken over; raise InputError unless each has what this cache's needs."""
+        sources: list[Any] = stock.layers
+        if not len(self._row_layers()) == len(self.layers) == len(sources):
+            raise InputError("only caches whose layers all keep one row a token can be taken over")
+        leaders = {members[0] for members in self._geometry.groups}
+        for layer, source in enumerate(sources):
+            if isinstance(source, RowLayer) or not hasattr(source, "update_indexer"):
+                raise InputError(
+                    f"layer {layer} of the cache to be taken over is a {type(source).__name__}, "
+                    "not a stock layer of one row a token"
+                )
+            if source.is_initialized and layer in leaders and not source.is_indexer_initialized:
+                raise InputError(f"layer {layer} of the cache to be taken over has no index keys")
+        return sources
 
     def _row_layers(self) -> list[RowLayer]:
         """Layers whose rows are in the store, one row a token."""

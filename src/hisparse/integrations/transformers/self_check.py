@@ -60,7 +60,7 @@ def capture_stock_step(model: Any, geometry: ModelGeometry) -> CapturedStep:
         calls.append(RecordedCall(module.layer_idx, module, args, dict(kwargs), output[0].clone()))
 
     cache = DynamicCache(config=model.config)
-    with _small_selection(model):
+    with _small_selection(model), _evaluating(model):
         _forward(model, prompt, cache)
         hooks = [module.register_forward_hook(record, with_kwargs=True) for module in _row_modules(model, geometry)]
         try:
@@ -84,7 +84,7 @@ def check_captured(model: Any, geometry: ModelGeometry, captured: CapturedStep) 
     """
     cache = HiSparseCache(model.config, hot_slots=geometry.top_k, max_positions=2 * _PROMPT_TOKENS)
     try:
-        with _small_selection(model):
+        with _small_selection(model), _evaluating(model):
             _forward(model, captured.prompt, cache)
             for call in captured.calls:
                 _compare(geometry.model_type, call, _replay(call, cache))
@@ -129,16 +129,11 @@ def _replay(call: RecordedCall, cache: HiSparseCache) -> torch.Tensor:
 
 
 def _forward(model: Any, tokens: torch.Tensor, cache: Cache) -> None:
-    """Run `tokens` through the model, in evaluation mode and without gradients."""
+    """Run `tokens` through the model, without gradients."""
     # transformers renamed the argument in 5.24.
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            model(input_ids=tokens, use_cache=True, **{name: cache})
-    finally:
-        model.train(was_training)
+    with torch.no_grad():
+        model(input_ids=tokens, use_cache=True, **{name: cache})
 
 
 def _row_modules(model: Any, geometry: ModelGeometry) -> list[Any]:
@@ -159,3 +154,15 @@ def _small_selection(model: Any) -> Iterator[None]:
     finally:
         for indexer, top_k in zip(indexers, former, strict=True):
             indexer.index_topk = top_k
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Switch the model to evaluation, and every module back to the mode it had."""
+    former = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in former.items():
+            module.training = was_training
