@@ -60,19 +60,28 @@ def test_every_mode_can_follow_every_other(
     made_in: Callable[[], AbstractContextManager[None]], grown_in: Callable[[], AbstractContextManager[None]]
 ) -> None:
     """Whatever mode made, grew or rearranged the tensor, the next one can write to it, and no graph is kept."""
+
+    def append_in_every_mode() -> None:
+        for mode in (contextlib.nullcontext, made_in, grown_in):
+            with mode():
+                tensor.append(torch.full((batch, 1, 3), 3.0))
+
+    batch = 2
     with made_in():
         tensor = growing()
         tensor.append(torch.ones(2, 5, 3))
+    append_in_every_mode()
     with grown_in():
         tensor.append(torch.full((2, 100, 3), 2.0))
+    append_in_every_mode()
+    with grown_in():
         tensor.reindex([1, 0, 1])
         tensor.truncate(50)
-    for mode in (contextlib.nullcontext, made_in, grown_in):
-        with mode():
-            tensor.append(torch.full((3, 1, 3), 3.0))
+    batch = 3
+    append_in_every_mode()
     assert not tensor.view().is_inference()
     assert not tensor.view().requires_grad
-    assert tensor.view()[0, [4, 5, 49, 50, 52], 0].tolist() == [1, 2, 2, 3, 3]
+    assert tensor.view()[0, [4, 5, 8, 49, 50, 52], 0].tolist() == [1, 3, 2, 2, 3, 3]
 
 
 def test_gradients_do_not_follow_appended_rows() -> None:
