@@ -1,6 +1,8 @@
 """Settings of one tiered cache."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from hisparse.errors import HotBufferError, SettingError
@@ -48,6 +50,7 @@ class CacheSettings:
             raise SettingError(f'host_pool must be "ram" or "disk:DIR", got {self.host_pool!r}')
         if not self.host_pool.removeprefix(DISK_PREFIX).strip():
             raise SettingError('host_pool must be "ram" or "disk:DIR", got an empty directory name')
+        _check_directory(self.host_pool.removeprefix(DISK_PREFIX))
         if self.order not in ("stack", "vllm"):
             raise SettingError(f'order must be "stack" or "vllm", got {self.order!r}')
 
@@ -63,3 +66,17 @@ class CacheSettings:
                 f"hot_slots is {slots}, expected at least {top_k}, the rows the model selects in one step"
             )
         return slots
+
+
+def _check_directory(name: str) -> None:
+    """Refuse a name that no directory can have.
+
+    Raises:
+        SettingError: It holds a NUL, can't be encoded, or begins with the home of a user who does not exist.
+    """
+    try:
+        if b"\0" in os.fsencode(name):
+            raise SettingError(f"host_pool must name a directory, got {name!r}, which holds a NUL")
+        Path(name).expanduser()
+    except (UnicodeError, RuntimeError) as error:
+        raise SettingError(f"host_pool must name a directory, got {name!r}: {error}") from error

@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name torch documents
 from torch import nn
 
-from hisparse.errors import StateError
+from hisparse.errors import ArrayError, StateError
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.store import SelectedRows
 
 AttentionMode = Literal["absorbed", "expand"]
+_PLAIN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ def hisparse_attention(  # noqa: PLR0913, PLR0917 - the signature transformers c
             raise StateError(
                 f"layer {module.layer_idx} ({type(module).__name__}) passed no selection or no mask to attention"
             )
+        if dropout > 0:
+            raise StateError(
+                f"attention dropout is {dropout}: a HiSparseCache decodes in evaluation mode (model.eval())"
+            )
         visible, bias = _visible(attention_mask, indices)
         selected = layer.select(torch.where(visible, indices, -1))
         attend = _absorbed if hisparse.mode == "absorbed" else _expanded
@@ -87,6 +92,23 @@ def hisparse_attention(  # noqa: PLR0913, PLR0917 - the signature transformers c
     return result
 
 
+def has_plain_projection(module: Any) -> bool:
+    """Return whether ``kv_b_proj`` is nothing but a matrix product, so that its weight says all there is to say.
+
+    Looked at in every call: adapters, hooks and offloading may replace it at any time.
+    """
+    projection: Any = module.kv_b_proj
+    return (
+        type(projection) is nn.Linear
+        and type(projection.weight) is nn.Parameter
+        and getattr(projection, "bias", None) is None
+        and projection.weight.dtype in _PLAIN_DTYPES
+        and projection.weight.device.type != "meta"
+        and "forward" not in vars(projection)
+        and not (projection._forward_hooks or projection._forward_pre_hooks)  # noqa: SLF001 - torch lists hooks nowhere else
+    )
+
+
 def stock_attention(module: nn.Module, name: str) -> Any:
     """Return the attention function `name` as the model's own file would find it."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: PLC0415 - slow import, first use
@@ -97,6 +119,8 @@ def stock_attention(module: nn.Module, name: str) -> Any:
 
 def _visible(mask: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return (bool ``[B, S, K]``: may be read, additive ``[B, S, K]`` or None) of the mask at `indices`."""
+    if mask.shape[1] != 1:
+        raise ArrayError(f"attention_mask must be [B, 1, S, T], the same for all heads, got {list(mask.shape)}")
     picked = mask[:, 0].expand(indices.shape[0], -1, -1).gather(-1, indices.long())
     if picked.dtype == torch.bool:
         return picked, None

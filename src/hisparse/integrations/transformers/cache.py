@@ -61,6 +61,8 @@ class HiSparseCache(RowCache):
             HotBufferError: `hot_slots` is smaller than the model's top-k.
         """
         geometry = geometry_of(config)
+        if telemetry is not None and not isinstance(telemetry, TelemetryPipeline):
+            raise SettingError(f"telemetry must be a TelemetryPipeline, got {type(telemetry).__name__}")
         if backend not in BACKENDS:
             raise SettingError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
         settings = CacheSettings(

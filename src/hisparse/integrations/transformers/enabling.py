@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from hisparse.errors import SettingError, UnsupportedModelError
-from hisparse.integrations.transformers.attention import AttentionMode, hisparse_attention
+from hisparse.integrations.transformers.attention import AttentionMode, has_plain_projection, hisparse_attention
 from hisparse.integrations.transformers.geometry import ModelGeometry, geometry_of
 from hisparse.integrations.transformers.hooks import ArmLayer, TrackPass, attention_modules, decoder_of
 from hisparse.integrations.transformers.installed import set_text_attention, take_out, text_attention
@@ -55,6 +54,8 @@ def enable(model: Any, attention: AttentionChoice = "auto", *, self_check: bool 
     """
     if attention not in ("auto", "absorbed", "expand"):
         raise SettingError(f'attention must be "auto", "absorbed" or "expand", got {attention!r}')
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModelError(f"enable takes a transformers model, got {type(model).__name__}")
     geometry = geometry_of(model.config)
     put_back = take_out(model)
     try:
@@ -140,17 +141,11 @@ def _mode_for(module: Any, attention: AttentionChoice) -> AttentionMode:
     """
     if attention == "expand":
         return "expand"
-    projection: Any = module.kv_b_proj
-    weight: Any = getattr(projection, "weight", None)
-    is_plain = (
-        type(projection) is nn.Linear
-        and type(weight) is nn.Parameter
-        and getattr(projection, "bias", None) is None
-        and weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    )
-    if is_plain:
+    if has_plain_projection(module):
         return "absorbed"
     if attention == "absorbed":
+        projection = module.kv_b_proj
+        weight = getattr(projection, "weight", None)
         raise UnsupportedModelError(
             f"layer {module.layer_idx}: kv_b_proj is {type(projection).__name__} with weight {type(weight).__name__}, "
             'not a plain matrix; use attention="expand"'

@@ -68,6 +68,8 @@ def geometry_of(config: Any) -> ModelGeometry:
     Raises:
         UnsupportedModelError: The model type is not one this package serves; says why.
     """
+    if not hasattr(config, "get_text_config"):
+        raise UnsupportedModelError(f"a transformers config is needed (model.config), got {type(config).__name__}")
     text = config.get_text_config(decoder=True)
     check_family(text)
     kinds = [_KINDS.get(layer_type, "stock") for layer_type in text.layer_types]

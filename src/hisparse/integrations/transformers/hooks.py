@@ -4,10 +4,11 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from hisparse.errors import StateError, UnsupportedModelError
-from hisparse.integrations.transformers.attention import AttentionCall, AttentionMode
+from hisparse.integrations.transformers.attention import AttentionCall, AttentionMode, has_plain_projection
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.row_cache import RowCache
 
@@ -49,10 +50,15 @@ class ArmLayer(InstalledHook):
                     f"the model was enabled with attention {self.implementation!r}, but it is set to {current!r} now; "
                     "call enable(model) again, or use a stock cache"
                 )
+            if module.training and torch.is_grad_enabled():
+                raise StateError(
+                    "a HiSparseCache carries no gradients: decode in evaluation mode (model.eval()) or no_grad"
+                )
             layer.arm()
         if current != self.implementation:
             return args, kwargs
-        return args, {**kwargs, "hisparse": AttentionCall(self.stock, self.mode, layer)}
+        mode = self.mode if has_plain_projection(module) else "expand"
+        return args, {**kwargs, "hisparse": AttentionCall(self.stock, mode, layer)}
 
 
 class TrackPass(InstalledHook):
@@ -61,14 +67,30 @@ class TrackPass(InstalledHook):
     __slots__ = ()
 
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Pre-hook: begin the pass."""
-        cache = _row_cache(module, args, kwargs)
-        if cache is not None:
-            cache.begin_pass()
+        """Pre-hook: begin the pass.
+
+        Raises:
+            StateError: The cache is of another model, can't go on, or the model is compiled.
+            HiSparseError: As `RowCache.begin_pass`; nothing was changed.
+        """
+        given = _arguments(module, args, kwargs)
+        cache = _row_cache(given)
+        if cache is None:
+            return
+        if torch.compiler.is_compiling():
+            raise StateError("a HiSparseCache can't be traced: call the model without torch.compile")
+        if len(cache.layers) != len(module.layers):
+            raise StateError(
+                f"this cache is for a model of {len(cache.layers)} layers, "
+                f"{type(module).__name__} has {len(module.layers)}"
+            )
+        tokens = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
+        if isinstance(tokens, torch.Tensor):
+            cache.begin_pass(tokens.shape[0], tokens.shape[1])
 
     def end(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Forward hook, called with no output when the pass raised."""
-        cache = _row_cache(module, args, kwargs)
+        cache = _row_cache(_arguments(module, args, kwargs))
         if cache is not None and output is None:
             cache.fail_pass()
         elif cache is not None:
@@ -98,11 +120,14 @@ def decoder_of(model: nn.Module) -> nn.Module:
     return found
 
 
-def _row_cache(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowCache | None:
+def _arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a forward call by name."""
+    return inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments if args else kwargs
+
+
+def _row_cache(given: dict[str, Any]) -> RowCache | None:
     """Return the row cache a decoder was called with, or None."""
-    if args:
-        kwargs = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
-    cache = kwargs.get("cache", kwargs.get("past_key_values"))
+    cache = given.get("cache", given.get("past_key_values"))
     return cache if isinstance(cache, RowCache) else None
 
 

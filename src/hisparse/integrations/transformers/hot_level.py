@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from hisparse.errors import SettingError
 from hisparse.hot import HiSparseIndexGroup, HiSparseRuntime, RowSource
 from hisparse.integrations.transformers.device import hot_buffer_over
 from hisparse.integrations.transformers.plan import TierPlan
@@ -87,7 +88,13 @@ def zero_rows(count: int, width: int, plan: TierPlan) -> torch.Tensor:
     with torch.inference_mode(mode=False):
         if plan.device.type != "cpu":
             return torch.zeros(count, width, dtype=plan.dtype, device=plan.device)
-        memory = map_memory(count * width * plan.dtype.itemsize)
+        try:
+            memory = map_memory(count * width * plan.dtype.itemsize)
+        except (OSError, OverflowError, ValueError) as error:
+            raise SettingError(
+                f"no memory for hot buffers of {plan.hot_slots} rows of {width} values for each request and layer "
+                f"({error}); lower hot_slots"
+            ) from error
         return torch.from_numpy(memory).view(plan.dtype).view(count, width)
 
 

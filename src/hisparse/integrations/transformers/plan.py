@@ -24,7 +24,7 @@ class TierPlan:
         dtype: Of the rows.
         device: Where attention runs.
         pages: Pages of the host pool.
-        max_rows: Rows one request may reach in each layer.
+        max_tokens: Tokens one request may reach.
     """
 
     geometry: ModelGeometry
@@ -33,12 +33,17 @@ class TierPlan:
     dtype: torch.dtype
     device: torch.device
     pages: int
-    max_rows: int
+    max_tokens: int
 
     @property
     def hot_slots(self) -> int:
         """Hot slots of one request and layer."""
         return self.settings.slots_for(self.geometry.top_k)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows one request may reach in each layer."""
+        return self.geometry.rows_for(self.max_tokens)
 
     @property
     def row_formats(self) -> list[RowFormat]:
@@ -74,8 +79,8 @@ def plan_batch(
         HostPoolFullError: The pool's size limit holds less than one page for each request.
         SettingError: Rows of `dtype` are not supported.
     """
-    limit = geometry.rows_for(settings.max_positions or geometry.max_positions)
-    pages = batch * pages_for(limit, settings.page_rows)
+    limit = settings.max_positions or geometry.max_positions
+    pages = batch * pages_for(geometry.rows_for(limit), settings.page_rows)
     if settings.host_pool_bytes is not None:
         row_bytes = sum(row_format.row_bytes for row_format in _row_formats(geometry, dtype))
         page_bytes = row_bytes * settings.page_rows
@@ -86,7 +91,7 @@ def plan_batch(
                 f"raise host_pool_bytes (now {settings.host_pool_bytes})"
             )
         if settings.max_positions is None:
-            limit = min(limit, pages // batch * settings.page_rows)
+            limit = min(limit, pages // batch * settings.page_rows * geometry.tokens_per_row)
     return TierPlan(geometry, settings, counters, dtype, device, pages, limit)
 
 

@@ -33,6 +33,9 @@ class ResidentRows:
         """Return the rows held for each request of `layer`."""
         return self._rows[layer].length
 
+    def reserve(self, tokens: int) -> None:
+        """Nothing to ask for: rows grow on the device."""
+
     def append(self, layer: int, rows: torch.Tensor) -> None:
         """Append `rows` ``[B, S, W]``.
 

@@ -1,14 +1,25 @@
 """A cache of rows: what all caches of this package share, whatever holds their rows."""
 
+import operator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, DynamicCache
 
-from hisparse.errors import InputError, PositionError, StateError
+from hisparse.errors import ArrayError, InputError, PositionError, StateError
 from hisparse.integrations.transformers.geometry import ModelGeometry
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.slot import StoreSlot
+
+
+@dataclass(frozen=True, slots=True)
+class _PassStart:
+    """What a cache held before the forward pass that is open: tokens, rows, and tokens of each stock layer."""
+
+    tokens: int
+    rows: int
+    other_lengths: tuple[int, ...]
 
 
 class RowCache(Cache):
@@ -37,7 +48,7 @@ class RowCache(Cache):
         super().__init__(layers=layers)
         self._geometry = geometry
         self._slot = slot
-        self._pass_start: int | None = None
+        self._open_pass: _PassStart | None = None
         self._is_broken = False
 
     @property
@@ -46,39 +57,48 @@ class RowCache(Cache):
         rows = 0 if self._slot.store is None else self._slot.store.device_bytes
         return rows + sum(_layer_bytes(layer) for layer in self.layers)
 
-    def begin_pass(self) -> None:
-        """Remember where a forward pass starts; called by the hook of an enabled model.
+    def begin_pass(self, batch: int, queries: int) -> None:
+        """Make room for the tokens of a forward pass, before any layer runs; called by the hook of an enabled model.
+
+        Args:
+            batch: Requests of the pass.
+            queries: Tokens of each.
 
         Raises:
             StateError: An earlier pass stopped half way and could not be undone.
+            ArrayError: The batch is not the one this cache holds.
+            PositionError, DiskFullError: The tokens have no room; nothing was changed.
         """
-        self._undo_open_pass()
-        if self._is_broken:
-            raise StateError(
-                "a forward pass stopped half way and this model's stock layers can't go back; reset the cache"
-            )
-        self._pass_start = self.get_seq_length()
+        self._settle()
+        store, tokens = self._slot.store, self.get_seq_length()
+        if store is not None:
+            if batch != store.batch:
+                raise ArrayError(
+                    f"this cache holds {store.batch} requests, the pass has {batch}; reset it for another batch"
+                )
+            store.reserve(tokens + queries)
+        self._open_pass = _PassStart(tokens, self._slot.length(self._geometry.row_layers[0]), self._other_lengths())
 
     def end_pass(self) -> None:
         """Keep what the pass appended."""
-        self._pass_start = None
+        self._open_pass = None
 
     def fail_pass(self) -> None:
         """Undo the pass: back to the length at its start, or unusable until `reset` where layers can't go back."""
-        start, self._pass_start = self._pass_start, None
+        start, self._open_pass = self._open_pass, None
         if start is None:
             return
-        if start == 0:
+        if start.tokens == 0:
             self.reset()
-        elif self._other_layers():
+        elif self._other_lengths() != start.other_lengths:
             self._is_broken = True
         else:
-            self._truncate(start)
+            self._truncate(start.tokens, start.rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the tokens held before the pass that is open, if one is."""
-        if self._pass_start is not None:
-            return self._pass_start
+        if self._open_pass is not None:
+            return self._open_pass.tokens
         length: int = super().get_seq_length(layer_idx)
         return length
 
@@ -95,6 +115,7 @@ class RowCache(Cache):
             CapacityError: No room, see `HiSparseCache`; nothing was changed.
         """
         count = stock.get_seq_length() if tokens is None else tokens
+        self._settle()
         targets, sources = self._row_layers(), self._sources(stock)
         if not 0 < count <= stock.get_seq_length():
             raise InputError(
@@ -122,7 +143,8 @@ class RowCache(Cache):
             InputError: Positive, or more tokens than are cached; nothing was changed.
             StateError: A layer of this model can't be cropped.
         """
-        self._undo_open_pass()
+        self._settle()
+        tokens_to_remove = operator.index(tokens_to_remove)
         held = self.get_seq_length()
         if tokens_to_remove > 0 or -tokens_to_remove > held:
             raise InputError(f"crop takes minus the tokens to remove, between -{held} and 0, got {tokens_to_remove}")
@@ -136,7 +158,7 @@ class RowCache(Cache):
                 )
         for layer in self._other_layers():
             layer.crop(tokens_to_remove)
-        self._truncate(held + tokens_to_remove)
+        self._truncate(held + tokens_to_remove, held + tokens_to_remove)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Let request ``i`` continue request ``beam_idx[i]``; pages are shared until they differ.
@@ -182,7 +204,7 @@ class RowCache(Cache):
 
     def reset(self) -> None:
         """End all requests and start empty; what was counted stays counted."""
-        self._pass_start, self._is_broken = None, False
+        self._open_pass, self._is_broken = None, False
         self._slot.empty()
         for layer in self.layers:
             layer.reset()
@@ -201,25 +223,36 @@ class RowCache(Cache):
         self.reset()
         self._slot.close()
 
-    def __deepcopy__(self, memo: Any) -> "RowCache":
-        """Refuse: a copy would own the same pool.
+    def __reduce__(self) -> Any:
+        """Refuse to be copied or pickled: a copy would own the same pool.
 
         Raises:
             StateError: Always.
         """
         raise StateError(f"{type(self).__name__} can't be copied: two caches would own one pool; make a new one")
 
-    def _undo_open_pass(self) -> None:
-        """Undo a pass that was interrupted without a word (Ctrl-C does not run hooks)."""
-        if self._pass_start is not None:
-            self.fail_pass()
+    def _settle(self) -> None:
+        """Undo a pass that was interrupted without a word (Ctrl-C runs no hooks); refuse if that can't be done.
 
-    def _truncate(self, length: int) -> None:
-        """Keep the first `length` tokens of the layers that have a row each."""
+        Raises:
+            StateError: A layer can't go back.
+        """
+        self.fail_pass()
+        if self._is_broken:
+            raise StateError(
+                "a forward pass stopped half way and this model's stock layers can't go back; reset the cache"
+            )
+
+    def _truncate(self, tokens: int, rows: int) -> None:
+        """Keep the first `rows` rows of the store and the first `tokens` index keys."""
         if self._slot.store is not None:
-            self._slot.store.truncate(length)
+            self._slot.store.truncate(rows)
         for layer in self._row_layers():
-            layer.truncate_index_keys(length)
+            layer.truncate_index_keys(tokens)
+
+    def _other_lengths(self) -> tuple[int, ...]:
+        """Return the tokens each stock layer has seen."""
+        return tuple(int(layer.get_seq_length()) for layer in self._other_layers())
 
     def _check_batch_can_change(self) -> None:
         """Raise StateError if a layer can't follow when requests are repeated or dropped."""
@@ -232,7 +265,7 @@ class RowCache(Cache):
 
     def _reindex(self, sources: list[int]) -> None:
         """Rearrange the requests of the store and the index keys, or raise with nothing changed."""
-        self._undo_open_pass()
+        self._settle()
         store = self._slot.store
         if store is None:
             return

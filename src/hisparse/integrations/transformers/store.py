@@ -36,6 +36,10 @@ class RowStore(Protocol):
         """Return the rows held for each request of `layer`."""
         ...
 
+    def reserve(self, tokens: int) -> None:
+        """Make room for `tokens` tokens of every request, before any layer appends theirs; all or nothing."""
+        ...
+
     def append(self, layer: int, rows: torch.Tensor) -> None:
         """Append `rows` ``[B, S, W]`` to every request of `layer`; all or nothing."""
         ...

@@ -2,7 +2,7 @@
 
 import torch
 
-from hisparse.errors import ArrayError, StateError
+from hisparse.errors import ArrayError, PositionError, StateError
 from hisparse.host import HostPool
 from hisparse.integrations.transformers.device import pinned_bytes
 from hisparse.integrations.transformers.host_rows import HostRows
@@ -45,6 +45,21 @@ class TieredRows:
     def length(self, layer: int) -> int:
         """Return the rows held for each request of `layer`."""
         return self._lengths[layer]
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for `tokens` tokens of every request, before any layer appends theirs; all or nothing.
+
+        Raises:
+            PositionError: Beyond the admitted length.
+            DiskFullError: The disk can't take them.
+        """
+        if tokens > self.plan.max_tokens:
+            raise PositionError(
+                f"position {tokens - 1} is beyond the {self.plan.max_tokens} positions this cache was admitted for; "
+                "raise max_positions"
+            )
+        # A compressed row appears when the last of its tokens has come.
+        self.host.extend(tokens // self.plan.geometry.tokens_per_row)
 
     def append(self, layer: int, rows: torch.Tensor) -> None:
         """Append `rows` ``[B, S, W]`` to every request of `layer`; all or nothing.
