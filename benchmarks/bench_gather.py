@@ -43,7 +43,7 @@ def measure(row_bytes: int, *, pool_bytes: int, num_rows: int, rounds: int) -> d
     contenders = {
         name: partial(_prepare, copy, turn * LISTS // len(copies)) for turn, (name, copy) in enumerate(copies.items())
     }
-    seconds = harness.median_seconds(contenders, rounds=rounds, calls=4)
+    seconds = harness.median_seconds(contenders, rounds=rounds, calls=6, warm_up=2)
     return {name: num_rows * row_bytes / value / GIB for name, value in seconds.items()}
 
 
