@@ -54,6 +54,8 @@ def test_help_does_not_import_an_engine() -> None:
         (AccountingError("1 + 1 != 3 pages"), 1),
         (StateError("the cache is closed"), 1),
         (ModuleNotFoundError("No module named 'torch'", name="torch"), 2),
+        (MemoryError(), 2),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 2),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -74,7 +76,9 @@ def test_missing_engine_says_what_to_install() -> None:
     assert "needs torch: install it with pip install 'hisparse[transformers]'" in result.stderr
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), ModuleNotFoundError("No module named 'x'", name="x")])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), RuntimeError("x"), ModuleNotFoundError("No module named 'x'", name="x")]
+)
 def test_faults_keep_their_traceback(error: Exception) -> None:
     """An exception that is not the user's doing is not dressed up as one."""
     result = CliRunner().invoke(_app_raising(error), [])

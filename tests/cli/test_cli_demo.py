@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,29 +26,58 @@ KEYS = [
 ]  # fmt: skip
 
 
-def test_json_is_one_object_with_the_promised_keys(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class FinishedDemo:
+    """One demo in a process of its own: what it printed, left behind, and served meanwhile."""
+
+    code: int
+    stdout: str
+    stderr: str
+    scraped: str
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedDemo:
+    """``hisparse demo --json`` of four requests; its metrics are scraped until they show a hit."""
+    folder = tmp_path_factory.mktemp("tmp")
+    command = [sys.executable, "-m", "hisparse.cli", "demo", "--json", *SMALL, "--requests", "4"]
+    environment = os.environ | {"TMPDIR": str(folder)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stderr is not None
+        first_line = process.stderr.readline()
+        url = first_line.removeprefix("metrics while this runs:").strip()
+        scraped = ""
+        while process.poll() is None and not _hits(scraped):
+            with suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  (loopback address)
+                scraped = answer.read().decode()
+            time.sleep(0.02)
+        stdout, rest = process.communicate()
+    return FinishedDemo(process.returncode, stdout, first_line + rest, scraped, [p.name for p in folder.iterdir()])
+
+
+def test_json_is_one_object_with_the_promised_keys(finished: FinishedDemo) -> None:
     """A fresh process prints one JSON object on standard output, exits with 0 and leaves its directory clean."""
-    command = [sys.executable, "-m", "hisparse.cli", "demo", "--json", *SMALL]
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
+    assert finished.code == 0, finished.stderr
+    report = json.loads(finished.stdout)
     assert list(report) == KEYS
     assert report["tokens_identical"] is True
-    assert (report["model"], report["requests"]) == ("tiny_dsa", 2)
-    assert (report["context_tokens"], report["new_tokens"]) == (480, 12)
+    assert (report["model"], report["requests"]) == ("tiny_dsa", 4)
+    assert (report["context_tokens"], report["new_tokens"]) == (480, 24)
     assert (report["hot_slots"], report["top_k"]) == (256, 128)
     assert list(report["selections"]) == list(OUTCOMES)
-    assert sum(report["selections"].values()) == 2 * 5 * 6 * 128
+    assert sum(report["selections"].values()) == 4 * 5 * 6 * 128
     assert report["hit_ratio"] == report["selections"]["hit"] / (
         report["selections"]["hit"] + report["selections"]["miss"]
     )
     assert set(report["step_seconds"]) == {"stock", "resident_absorbed", "hisparse"}
     assert [list(layer) for layer in report["layers"]] == [["layer", "group", *OUTCOMES, "bytes"]] * 6
     assert sum(layer["bytes"] for layer in report["layers"]) == report["host_to_device_bytes"] > 0
-    assert report["stock_kv_bytes"] == (325 + 165) * 6 * (576 + 128) * 4
-    assert report["device_kv_bytes"] > 2 * 256 * 6 * 576 * 4
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("hisparse")] == []
+    assert report["stock_kv_bytes"] == (480 + 4 * 5) * 6 * (576 + 128) * 4
+    assert report["device_kv_bytes"] > 4 * 256 * 6 * 576 * 4
+    assert [name for name in finished.left if name.startswith("hisparse")] == []
 
 
 def test_tables_show_texts_layers_and_verdict(run_cli: Callable[..., Result], tmp_path: Path) -> None:
@@ -61,24 +91,12 @@ def test_tables_show_texts_layers_and_verdict(run_cli: Callable[..., Result], tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_metrics_are_served_while_it_runs() -> None:
+def test_metrics_are_served_while_it_runs(finished: FinishedDemo) -> None:
     """While requests are decoded, the endpoint shows the hits of those that are done, by group."""
-    command = [sys.executable, "-m", "hisparse.cli", "demo", "--json", "--host-pool", "ram", *SMALL]
-    command[command.index("--requests") + 1] = "4"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        url = process.stderr.readline().removeprefix("metrics while this runs:").strip()
-        scraped = ""
-        while process.poll() is None and not _hits(scraped):
-            with suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  (loopback address)
-                scraped = answer.read().decode()
-            time.sleep(0.05)
-        _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert _hits(scraped) > 0
-    assert 'model_name="tiny_dsa"' in scraped
-    assert re.search(r'hisparse_hot_selections_total\{[^}]*group="5"[^}]*\} [1-9]', scraped)
-    assert re.search(r'hisparse_hot_copied_bytes_total\{[^}]*layer="5"[^}]*\} [1-9]', scraped)
+    assert _hits(finished.scraped) > 0
+    assert 'model_name="tiny_dsa"' in finished.scraped
+    assert re.search(r'hisparse_hot_selections_total\{[^}]*group="5"[^}]*\} [1-9]', finished.scraped)
+    assert re.search(r'hisparse_hot_copied_bytes_total\{[^}]*layer="5"[^}]*\} [1-9]', finished.scraped)
 
 
 def test_failed_check_exits_with_one(
@@ -86,7 +104,9 @@ def test_failed_check_exits_with_one(
 ) -> None:
     """A sum that does not hold is printed on standard error and makes the exit code 1; the report is still printed."""
     monkeypatch.setattr(comparison, "_recount", lambda _cache: ("recount failed: 1 + 1 != 3 pages",))
-    result = run_cli("demo", "--json", *SMALL, "--requests", "1", "--host-pool", f"disk:{tmp_path}")
+    result = run_cli(
+        "demo", "--json", *SMALL, "--requests", "1", "--context-tokens", "160", "--host-pool", f"disk:{tmp_path}"
+    )
     assert result.exit_code == 1
     assert "check failed: argparse: recount failed: 1 + 1 != 3 pages" in result.stderr
     assert list(json.loads(result.stdout)) == KEYS
@@ -100,6 +120,8 @@ def test_failed_check_exits_with_one(
         (("--host-pool", "disc:/tmp"), "disk:DIR"),
         (("--context-tokens", "2", "--requests", "7"), "at least 8 tokens"),
         (("--context-tokens", "900000"), "lower --context-tokens"),
+        (("--hot-slots", "100000000"), "hot_slots is 100,000,000, expected at most 32,768 (--hot-slots)"),
+        (("--new-tokens", "100000", "--context-tokens", "300"), "need 100,078 positions, the model has 32,768"),
     ],
 )
 def test_bad_input_exits_with_two(run_cli: Callable[..., Result], arguments: tuple[str, ...], sentence: str) -> None:
@@ -115,7 +137,20 @@ def test_bad_input_exits_with_two(run_cli: Callable[..., Result], arguments: tup
 @pytest.mark.parametrize("arguments", [("--requests", "0"), ("--requests", "9"), ("--new-tokens", "1"), ("--bogus",)])
 def test_options_out_of_range_exit_with_two(run_cli: Callable[..., Result], arguments: tuple[str, ...]) -> None:
     """Options outside their range never start a run."""
-    assert run_cli("demo", *arguments).exit_code == 2
+    result = run_cli("demo", *arguments)
+    assert result.exit_code == 2
+    assert arguments[0] in result.stderr
+
+
+def test_no_temporary_directory_is_one_sentence(
+    run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a place for its pool the demo says so, and how to name one."""
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    result = run_cli("demo", *SMALL)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: no temporary directory for the host pool: ")
+    assert "(TMPDIR, or --host-pool)" in result.stderr
 
 
 def test_unwritable_disk_is_said_before_work(run_cli: Callable[..., Result], tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_text_is_what_the_stock_cache_gives(run_cli: Callable[..., Result], prom
 
 def test_text_streams_and_a_summary_ends_it(run_cli: Callable[..., Result]) -> None:
     """Without ``--json`` the text comes first and one summary line last."""
-    result = run_cli("generate", "--prompt", PROMPT, "--max-new-tokens", "8")
+    result = run_cli("generate", "--prompt", PROMPT, "--max-new-tokens", "8", "--dtype", "float32")
     assert result.exit_code == 0, result.stderr
     assert re.search(
         r"\n8 tokens after \d+, \d+\.\d tokens/s, hit ratio 0\.\d{3}, [\d,]+ bytes fetched, device KV 0\.\d{4} GiB\n$",
@@ -58,12 +58,14 @@ def test_text_streams_and_a_summary_ends_it(run_cli: Callable[..., Result]) -> N
     )
 
 
-def test_prompt_may_come_from_a_pipe(run_cli: Callable[..., Result], prompt_file: Path) -> None:
+def test_prompt_may_come_from_a_pipe(run_cli: Callable[..., Result], tmp_path: Path) -> None:
     """``--prompt-file -`` reads standard input and gives what the file gives."""
+    file = tmp_path / "prompt.txt"
+    file.write_text("def café(x):\n", encoding="utf-8")
     rest = ("--max-new-tokens", "4", "--json")
-    piped = run_cli("generate", "--prompt-file", "-", *rest, stdin=PROMPT)
-    from_file = run_cli("generate", "--prompt-file", prompt_file, *rest)
-    assert json.loads(piped.stdout)["text"] == json.loads(from_file.stdout)["text"]
+    piped = run_cli("generate", "--prompt-file", "-", *rest, stdin=file.read_text(encoding="utf-8"))
+    from_file = run_cli("generate", "--prompt-file", file, *rest)
+    assert json.loads(piped.stdout)["text"] == json.loads(from_file.stdout)["text"] != ""
 
 
 def test_seed_fixes_what_is_sampled(run_cli: Callable[..., Result]) -> None:
@@ -71,7 +73,7 @@ def test_seed_fixes_what_is_sampled(run_cli: Callable[..., Result]) -> None:
     texts = [
         json.loads(
             run_cli(
-                *("generate", "--prompt", PROMPT, "--max-new-tokens", "12", "--json"),
+                *("generate", "--prompt", "class Cache:", "--max-new-tokens", "12", "--json"),
                 *("--temperature", "0.8", "--seed", seed),
             ).stdout
         )["text"]
@@ -106,7 +108,8 @@ def test_folder_that_is_no_model_is_refused(run_cli: Callable[..., Result], tmp_
     empty = run_cli("generate", "--model", tmp_path, "--prompt", "x")
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     broken = run_cli("generate", "--model", tmp_path, "--prompt", "x")
-    (tmp_path / "config.json").write_text((tiny_dsa_path() / "config.json").read_text(), encoding="utf-8")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tiny_dsa_path() / name).read_bytes())
     weightless = run_cli("generate", "--model", tmp_path, "--prompt", "x")
     assert [result.exit_code for result in (empty, broken, weightless)] == [2, 2, 2]
     assert "has no config.json" in empty.stderr
@@ -128,6 +131,11 @@ def test_folder_that_is_no_model_is_refused(run_cli: Callable[..., Result], tmp_
         (("--prompt", "x", "--host-pool", "disk:/proc/pool"), "cannot use /proc/pool for a host pool"),
         (("--prompt", "x", "--dtype", "int7"), "dtype must be auto, float32, bfloat16, float16, got 'int7'"),
         (("--prompt", "x", "--device", "abacus"), "device 'abacus' cannot be used"),
+        (("--prompt", "x", "--device", "meta"), "device 'meta' cannot be used"),
+        (("--prompt", "x", "--device", "hpu"), "device 'hpu' cannot be used"),
+        (("--prompt", "x", "--device", "cuda:99999999999"), "cannot be used"),
+        (("--prompt", "caf\udce9"), "the prompt is not UTF-8 text, byte 3 is 0xe9: --prompt"),
+        (("--prompt", "x", "--hot-slots", str(10**24)), "expected at most 32,768 (--hot-slots)"),
         (("--prompt", "x", "--max-new-tokens", "40000"), "positions, the model has 32,768"),
     ],
 )
@@ -139,3 +147,35 @@ def test_bad_input_exits_with_two(run_cli: Callable[..., Result], arguments: tup
     assert result.stderr.startswith("error: ")
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--seed", "99999999999999999999999"),
+        ("--seed", "-1"),
+        ("--prefill-chunk", "999999999999999999999999"),
+        ("--max-new-tokens", "999999999999999999999999"),
+        ("--temperature", "1e-300"),
+        ("--temperature", "-1"),
+        ("--temperature", "inf"),
+        ("--temperature", "nan"),
+        ("--metrics-port", "65536"),
+    ],
+)
+def test_numbers_out_of_range_name_their_option(run_cli: Callable[..., Result], option: str, value: str) -> None:
+    """Numbers that torch or a kernel could not hold never reach them."""
+    result = run_cli("generate", "--prompt", "x", option, value)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert option in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("temperature", ["0.001", "1000"])
+def test_ends_of_the_ranges_work(run_cli: Callable[..., Result], temperature: str) -> None:
+    """The largest seed and chunk and both ends of the temperature are served."""
+    numbers = ("--seed", str(2**64 - 1), "--prefill-chunk", str(2**31 - 1), "--temperature", temperature)
+    result = run_cli("generate", "--prompt", "x", "--max-new-tokens", "2", "--json", *numbers)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["new_tokens"] in (1, 2)

@@ -46,7 +46,7 @@ def test_prompt_comes_from_one_source(tmp_path: Path, monkeypatch: pytest.Monkey
     """Text, a file and standard input are each read as they are."""
     file = tmp_path / "prompt.txt"
     file.write_text("from a file\n", encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe")))
     assert read_prompt("given", None) == "given"
     assert read_prompt(None, file) == "from a file\n"
     assert read_prompt(None, Path("-")) == "from a pipe"
@@ -57,9 +57,13 @@ def test_prompt_comes_from_one_source(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ("text", Path("file"), "exactly one of --prompt and --prompt-file, got both"),
         (None, None, "exactly one of --prompt and --prompt-file, got none"),
-        ("", None, r"the prompt is empty \(--prompt\)"),
+        ("", None, r"the prompt is empty: --prompt"),
         (None, Path("/nonexistent"), r"prompt file /nonexistent cannot be read: No such file or directory"),
         (None, Path("/"), r"prompt file / cannot be read: Is a directory"),
+        (None, Path("a\0b"), r"prompt file a\x00b cannot be read: embedded null byte"),
+        (None, Path("/dev/zero"), r"the prompt is longer than 16 MiB: /dev/zero \(--prompt-file\)"),
+        ("caf\udce9", None, r"the prompt is not UTF-8 text, byte 3 is 0xe9: --prompt"),
+        ("caf\ud800", None, r"the prompt is not text: surrogates not allowed at character 3: --prompt"),
     ],
 )
 def test_bad_source_is_said(prompt: str | None, file: Path | None, sentence: str) -> None:
@@ -72,5 +76,22 @@ def test_file_that_is_no_text_is_said(tmp_path: Path) -> None:
     """A binary file is refused by name."""
     file = tmp_path / "prompt.bin"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingError, match=r"prompt\.bin cannot be read: .*utf-8"):
+    with pytest.raises(SettingError, match=r"not UTF-8 text, byte 0 is 0xff: .*prompt\.bin \(--prompt-file\)"):
         read_prompt(None, file)
+
+
+@pytest.mark.parametrize(
+    ("stdin", "sentence"),
+    [
+        (None, r"prompt file - cannot be read: standard input is closed"),
+        (io.TextIOWrapper(io.BytesIO(b"\xff\x00")), r"not UTF-8 text, byte 0 is 0xff: - \(--prompt-file\)"),
+        (io.TextIOWrapper(io.BytesIO(b"")), r"the prompt is empty: - \(--prompt-file\)"),
+    ],
+)
+def test_bad_standard_input_is_said(
+    monkeypatch: pytest.MonkeyPatch, stdin: io.TextIOWrapper | None, sentence: str
+) -> None:
+    """Standard input that is closed, empty or binary is refused like a file."""
+    monkeypatch.setattr("sys.stdin", stdin)
+    with pytest.raises(SettingError, match=sentence):
+        read_prompt(None, Path("-"))

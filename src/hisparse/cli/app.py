@@ -8,6 +8,7 @@ from hisparse import __version__
 from hisparse.cli.demo import demo
 from hisparse.cli.failures import in_sentences
 from hisparse.cli.generate import generate
+from hisparse.cli.output import guarded_output
 
 app = typer.Typer(
     name="hisparse",
@@ -41,5 +42,6 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; exits with 0, 1 (a check failed) or 2 (bad input)."""
-    app()
+    """Run the command line; exits with 0, 1 (a check failed), 2 (bad input), 130 or 141 (interrupted, output cut)."""
+    with guarded_output():
+        app()

@@ -13,12 +13,15 @@ from rich.console import Console
 
 from hisparse.cli.failures import CHECK_FAILED
 from hisparse.cli.feed import MetricsFeed
-from hisparse.cli.options import HOST_POOL, MAX_PORT, METRICS_PORT_HELP, HotSlots, Json, Model, PrefillChunk
+from hisparse.cli.options import HOST_POOL, MAX_COUNT, MAX_PORT, METRICS_PORT_HELP, HotSlots, Json, Model, PrefillChunk
 from hisparse.cli.progress import count_forwards, forward_bar
 from hisparse.cli.prompts import cut_prompts
 from hisparse.config.cache import DISK_PREFIX
 from hisparse.data import Document, long_documents, tiny_dsa_path
 from hisparse.data.documents import DOCUMENT_MODULES
+from hisparse.errors import StorageError
+
+CONTEXT_HELP = "Prompt tokens of all requests; the first gets two shares."
 
 
 def demo(  # noqa: PLR0913  (each argument is an option of the command)
@@ -27,10 +30,10 @@ def demo(  # noqa: PLR0913  (each argument is an option of the command)
     requests: Annotated[
         int, typer.Option("--requests", min=1, max=len(DOCUMENT_MODULES), help="Prompts, one after another.")
     ] = 7,
-    context_tokens: Annotated[
-        int, typer.Option("--context-tokens", min=2, help="Prompt tokens of all requests; the first gets two shares.")
-    ] = 16_384,
-    new_tokens: Annotated[int, typer.Option("--new-tokens", min=2, help="Tokens to decode for each request.")] = 16,
+    context_tokens: Annotated[int, typer.Option("--context-tokens", min=2, max=MAX_COUNT, help=CONTEXT_HELP)] = 16_384,
+    new_tokens: Annotated[
+        int, typer.Option("--new-tokens", min=2, max=MAX_COUNT, help="Tokens to decode for each request.")
+    ] = 16,
     hot_slots: HotSlots = None,
     host_pool: Annotated[str | None, HOST_POOL] = None,
     prefill_chunk: PrefillChunk = 512,
@@ -85,6 +88,8 @@ def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str,
             settings.folder, dtype="float32", device="cpu", hot_slots=settings.hot_slots, host_pool=host_pool
         )
     prompts = cut_prompts(settings.documents, loaded.tokenize, settings.context_tokens)
+    longest = max(len(prompt.tokens) for prompt in prompts)
+    loaded.check_length(longest, settings.new_tokens, knobs="lower --context-tokens or --new-tokens")
     total = count_forwards(prompts, prefill_chunk=settings.prefill_chunk, new_tokens=settings.new_tokens)
     with (
         MetricsFeed(loaded.name, settings.metrics_port) as feed,
@@ -106,5 +111,9 @@ def _pool(host_pool: str | None) -> Iterator[str]:
     if host_pool is not None:
         yield host_pool
         return
-    with tempfile.TemporaryDirectory(prefix="hisparse-demo-") as folder:
-        yield f"{DISK_PREFIX}{folder}"
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="hisparse-demo-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise StorageError(f"no temporary directory for the host pool: {error} (TMPDIR, or --host-pool)") from error
+    with folder as name:
+        yield f"{DISK_PREFIX}{name}"

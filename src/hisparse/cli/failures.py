@@ -6,12 +6,15 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-from hisparse.errors import AccountingError, HiSparseError, SettingError, StateError
+from hisparse.errors import AccountingError, CapacityError, HiSparseError, SettingError, StateError
 
 CHECK_FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+OUTPUT_CUT = 141
+"""As a shell reports a process that ended because its reader had gone."""
 
+LINE_CHARACTERS = 300
 ENGINE_PACKAGES = frozenset({"torch", "transformers", "tokenizers", "safetensors"})
 
 Arguments = ParamSpec("Arguments")
@@ -37,10 +40,33 @@ def in_sentences(command: Callable[Arguments, None]) -> Callable[Arguments, None
                 raise
             missing = f"this command needs {error.name}: install it with pip install 'hisparse[transformers]'"
             _leave(SettingError(missing), BAD_INPUT)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            full = "memory ran out: shorten the prompt, lower --prefill-chunk or --hot-slots, or use a smaller model"
+            _leave(CapacityError(full), BAD_INPUT)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 
     return run
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says in its first line, or the error's name if it says nothing; at most `LINE_CHARACTERS`.
+
+    A first line that announces others is followed by them.
+    """
+    text = str(error).strip() or type(error).__name__
+    line = text.splitlines()[0]
+    if line.endswith(":"):
+        line = " ".join(text.split())
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}..."
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether it is Python's, or one of torch's: a class of its own for devices, a plain error for the CPU."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "allocate memory" in str(error)
 
 
 def _leave(error: Exception, code: int) -> NoReturn:

@@ -11,11 +11,21 @@ import typer
 
 from hisparse.cli.counts import CacheCounts
 from hisparse.cli.feed import MetricsFeed
-from hisparse.cli.options import HOST_POOL, MAX_PORT, METRICS_PORT_HELP, HotSlots, Json, Model, PrefillChunk
+from hisparse.cli.options import (
+    HOST_POOL,
+    MAX_COUNT,
+    MAX_PORT,
+    MAX_SEED,
+    METRICS_PORT_HELP,
+    HotSlots,
+    Json,
+    Model,
+    PrefillChunk,
+    check_temperature,
+)
 from hisparse.cli.prompts import read_prompt
 from hisparse.cli.text import TextStream
 from hisparse.data import tiny_dsa_path
-from hisparse.errors import SettingError
 from hisparse.telemetry import TelemetryPipeline
 
 if TYPE_CHECKING:
@@ -33,16 +43,19 @@ def generate(  # noqa: PLR0913  (each argument is an option of the command)
         Path | None,
         typer.Option("--prompt-file", metavar="FILE", allow_dash=True, help="File to continue; - is standard input."),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to decode at most.")] = 128,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", min=1, max=MAX_COUNT, help="Tokens to decode at most.")
+    ] = 128,
     hot_slots: HotSlots = None,
     host_pool: Annotated[str, HOST_POOL] = "ram",
     device: Annotated[str, typer.Option("--device", help="Where the model runs, as torch names it.")] = "cpu",
     dtype: Annotated[str, typer.Option("--dtype", help="auto (as stored), float32, bfloat16 or float16.")] = "auto",
     prefill_chunk: PrefillChunk = 512,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="Sample at this temperature; 0 is greedy.")
+        float,
+        typer.Option("--temperature", callback=check_temperature, help="Sample at this temperature; 0 is greedy."),
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of the sampling.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MAX_SEED, help="Of the sampling.")] = 0,
     metrics_port: Annotated[
         int | None, typer.Option("--metrics-port", min=0, max=MAX_PORT, help=METRICS_PORT_HELP)
     ] = None,
@@ -140,15 +153,10 @@ def _continue(
     from hisparse.integrations.transformers import enable  # noqa: PLC0415  (same reason)
 
     tokens = loaded.tokenize(text)
-    needed = len(tokens) + sampling.max_new_tokens
-    if needed > loaded.max_positions:
-        raise SettingError(
-            f"prompt and new tokens need {needed:,} positions, the model has {loaded.max_positions:,}: "
-            "shorten the prompt or lower --max-new-tokens"
-        )
+    loaded.check_length(len(tokens), sampling.max_new_tokens, knobs="shorten the prompt or lower --max-new-tokens")
     enable(loaded.model)
     torch.manual_seed(sampling.seed)
-    cache = loaded.open_cache(needed, telemetry)
+    cache = loaded.open_cache(len(tokens) + sampling.max_new_tokens, telemetry)
     stream = TextStream(partial(loaded.tokenizer.decode, skip_special_tokens=True), show)
     try:
         decoded = decode(loaded.model, cache, tokens, on_token=stream.add, **sampling.to_generate())

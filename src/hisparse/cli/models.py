@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from hisparse.cli.failures import first_line
+from hisparse.cli.folders import read_config, read_model, read_tokenizer, reading
 from hisparse.config.cache import DISK_PREFIX
 from hisparse.errors import SettingError
 from hisparse.host import HostPool
 from hisparse.integrations.transformers import HiSparseCache
+from hisparse.kernels.backend import MAX_HOT_SLOTS
 from hisparse.layout import RowFormat
 from hisparse.telemetry import TelemetryPipeline
 
@@ -49,8 +51,34 @@ class LoadedModel:
         )
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of a text, without special tokens added at either end."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        """Token ids of a text, without special tokens added at either end.
+
+        Raises:
+            SettingError: there are none, or the model has no embedding for one of them.
+        """
+        with reading("the tokenizer fails"):
+            tokens = list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        if not tokens:
+            raise SettingError(f"the tokenizer finds no token in a prompt of {len(text):,} characters")
+        embeddings = self.model.get_input_embeddings().weight.shape[0]
+        if max(tokens) >= embeddings:
+            raise SettingError(
+                f"the tokenizer gives token {max(tokens):,}, the model has {embeddings:,}: "
+                "they do not belong together (--model)"
+            )
+        return tokens
+
+    def check_length(self, prompt_tokens: int, new_tokens: int, *, knobs: str) -> None:
+        """Refuse a request that is longer than the model's positions; `knobs` says what to do about it.
+
+        Raises:
+            SettingError: it is.
+        """
+        needed = prompt_tokens + new_tokens
+        if needed > self.max_positions:
+            raise SettingError(
+                f"prompt and new tokens need {needed:,} positions, the model has {self.max_positions:,}: {knobs}"
+            )
 
 
 def load_model(folder: Path, *, dtype: str, device: str, hot_slots: int | None, host_pool: str) -> LoadedModel:
@@ -72,37 +100,27 @@ def load_model(folder: Path, *, dtype: str, device: str, hot_slots: int | None, 
     if dtype != "auto" and dtype not in DTYPES:
         raise SettingError(f"dtype must be auto, {', '.join(DTYPES)}, got {dtype!r} (--dtype)")
     place = _device(device)
-    config = _config(folder)
+    config = read_config(folder)
+    if hot_slots is not None and hot_slots > MAX_HOT_SLOTS:
+        raise SettingError(f"hot_slots is {hot_slots:,}, expected at most {MAX_HOT_SLOTS:,} (--hot-slots)")
     HiSparseCache(config, hot_slots=hot_slots, host_pool=host_pool)  # refuses model and settings; takes no memory
     _try_pool(host_pool)
     _silence_transformers()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES.get(dtype, "auto"))
-    except (OSError, ValueError, KeyError) as error:
-        raise SettingError(f"{folder} does not load as a model: {_first_line(error)} (--model)") from error
+    tokenizer = read_tokenizer(folder)
+    model = read_model(folder, dtype=DTYPES.get(dtype, "auto"))
+    with reading(f"{folder} cannot be moved to {device}"):
+        model = model.to(place).eval()
     top_k = config.get_text_config(decoder=True).index_topk
     slots = 2 * top_k if hot_slots is None else hot_slots
-    return LoadedModel(folder.resolve().name, model.to(place).eval(), tokenizer, slots, host_pool)
-
-
-def _config(folder: Path) -> Any:
-    if not folder.is_dir():
-        raise SettingError(f"model folder {folder} does not exist (--model)")
-    if not (folder / "config.json").is_file():
-        raise SettingError(f"model folder {folder} has no config.json (--model)")
-    try:
-        return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise SettingError(f"{folder / 'config.json'} is not a model config: {_first_line(error)} (--model)") from error
+    return LoadedModel(folder.resolve().name, model, tokenizer, slots, host_pool)
 
 
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise SettingError(f"device {name!r} cannot be used: {_first_line(error)} (--device)") from error
+        torch.ones(1, device=device).item()  # some devices take tensors and give none back
+    except Exception as error:  # torch has no one class for this: each device fails in its own way
+        raise SettingError(f"device {name!r} cannot be used: {first_line(error)} (--device)") from error
     return device
 
 
@@ -116,7 +134,3 @@ def _silence_transformers() -> None:
     logs: Any = transformers_logging  # its functions carry no types
     logs.disable_progress_bar()
     logs.set_verbosity_error()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
