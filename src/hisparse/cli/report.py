@@ -34,13 +34,19 @@ def to_json(loaded: LoadedModel, comparison: Comparison) -> dict[str, Any]:
     }
 
 
+_CAVEAT = """The stock cache expands its whole history every step. Compare HiSparse with the resident cache: every row
+on the device (with room to grow), only the selected ones read. Times vary with the machine's load."""
+
+
 def print_comparison(console: Console, loaded: LoadedModel, comparison: Comparison) -> None:
     """Print texts, then the three ways side by side, then where the rows came from."""
     for request in comparison.requests:
         text = loaded.tokenizer.decode(request.hisparse.decoded.tokens)
         console.print(f"[bold]{request.prompt.name}[/] after {len(request.prompt.tokens):,} tokens:", highlight=False)
         console.print(text.strip("\n"), style="dim", markup=False, highlight=False)
+    console.print("The model is tiny and repeats itself; what matters is that all three decode the same.", style="dim")
     console.print(_variants_table(comparison))
+    console.print(_CAVEAT, style="dim", highlight=False)
     console.print(_layers_table(comparison))
     selections = comparison.counts.selections
     outcomes = ", ".join(f"{name} {getattr(selections, name):,}" for name in OUTCOMES)

@@ -7,7 +7,7 @@ import torch
 import zoo
 
 from hisparse.config import CacheSettings
-from hisparse.errors import ArrayError, HiSparseError, PositionError, SettingError, StateError
+from hisparse.errors import ArrayError, HiSparseError, HostPoolFullError, PositionError, SettingError, StateError
 from hisparse.integrations.transformers import HiSparseCache, enable
 
 SHORT = 16
@@ -190,3 +190,13 @@ def test_what_is_no_model_is_named(wrong: Any, shelf: Any, v32: zoo.ModelCase) -
         HiSparseCache(wrong)
     with pytest.raises(SettingError, match="telemetry must be a TelemetryPipeline"):
         HiSparseCache(shelf.stock(v32).config, telemetry="prometheus")  # type: ignore[arg-type] # the point
+
+
+def test_a_pool_too_small_for_the_prompt_names_its_own_knob(shelf: Any, make_cache: Any, case: zoo.ModelCase) -> None:
+    """Where ``host_pool_bytes`` is what a prompt exceeds, that is the setting named, and nothing is left behind."""
+    model, given = shelf.served(case), zoo.prompt(case, 1)
+    cache = make_cache(model, host_pool_bytes=1 << 16, page_rows=8)
+    with pytest.raises(HostPoolFullError, match=r"1 requests of \d+ positions need \d+ pages.*host_pool_bytes"):
+        run(model, cache, given.ids.repeat(1, 20))
+    assert cache.get_seq_length() == 0
+    cache.check()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from hisparse.config import CacheSettings
-from hisparse.errors import HostPoolFullError
+from hisparse.errors import HostPoolFullError, PositionError
 from hisparse.hot import GroupCounters
 from hisparse.integrations.transformers.geometry import ModelGeometry
 from hisparse.integrations.transformers.tensors import row_format_of
@@ -44,6 +44,26 @@ class TierPlan:
     def max_rows(self) -> int:
         """Rows one request may reach in each layer."""
         return self.geometry.rows_for(self.max_tokens)
+
+    def check_room(self, tokens: int, batch: int) -> None:
+        """Refuse `batch` requests of more tokens than they were admitted for; names the setting that limits them.
+
+        Raises:
+            HostPoolFullError: The pool's size limit is what they exceed.
+            PositionError: `max_positions`, or the model's own limit, is.
+        """
+        if tokens <= self.max_tokens:
+            return
+        if self.settings.max_positions is None and self.max_tokens < self.geometry.max_positions:
+            needed = batch * pages_for(self.geometry.rows_for(tokens), self.settings.page_rows)
+            raise HostPoolFullError(
+                f"{batch} requests of {tokens} positions need {needed} pages, the pool holds {self.pages}; "
+                f"raise host_pool_bytes (now {self.settings.host_pool_bytes})"
+            )
+        raise PositionError(
+            f"position {tokens - 1} is beyond the {self.max_tokens} positions this cache was admitted for; "
+            "raise max_positions"
+        )
 
     @property
     def row_formats(self) -> list[RowFormat]:

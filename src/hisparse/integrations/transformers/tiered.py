@@ -2,7 +2,7 @@
 
 import torch
 
-from hisparse.errors import ArrayError, PositionError, StateError
+from hisparse.errors import ArrayError, StateError
 from hisparse.host import HostPool
 from hisparse.integrations.transformers.device import pinned_bytes
 from hisparse.integrations.transformers.host_rows import HostRows
@@ -50,14 +50,10 @@ class TieredRows:
         """Make room for `tokens` tokens of every request, before any layer appends theirs; all or nothing.
 
         Raises:
-            PositionError: Beyond the admitted length.
+            PositionError, HostPoolFullError: Beyond the admitted length.
             DiskFullError: The disk can't take them.
         """
-        if tokens > self.plan.max_tokens:
-            raise PositionError(
-                f"position {tokens - 1} is beyond the {self.plan.max_tokens} positions this cache was admitted for; "
-                "raise max_positions"
-            )
+        self.plan.check_room(tokens, self.batch)
         # A compressed row appears when the last of its tokens has come.
         self.host.extend(tokens // self.plan.geometry.tokens_per_row)
 
@@ -74,6 +70,8 @@ class TieredRows:
         start, count = self._lengths[layer], rows.shape[1]
         if count == 0:
             return
+        if start + count > self.plan.max_rows:
+            self.plan.check_room((start + count) * self.plan.geometry.tokens_per_row, self.batch)
         self.host.extend(start + count)
         self.host.write(layer, start, to_host_bytes(rows))
         self._lengths[layer] = start + count
