@@ -80,9 +80,9 @@ def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str,
     stderr = Console(stderr=True)
     with stderr.status("loading torch and the model"):
         # torch and transformers take seconds to import, and --help must not wait for them.
-        from hisparse.cli.comparison import Run, compare  # noqa: PLC0415  (see above)
-        from hisparse.cli.models import load_model  # noqa: PLC0415  (see above)
-        from hisparse.cli.report import print_comparison, to_json  # noqa: PLC0415  (see above)
+        from hisparse.cli.comparison import Run, compare  # noqa: PLC0415  (imports torch: --help must not wait)
+        from hisparse.cli.models import load_model  # noqa: PLC0415  (imports torch: --help must not wait)
+        from hisparse.cli.report import print_comparison, to_json  # noqa: PLC0415  (imports torch: --help must not wait)
 
         loaded = load_model(
             settings.folder, dtype="float32", device="cpu", hot_slots=settings.hot_slots, host_pool=host_pool

@@ -64,7 +64,7 @@ def generate(  # noqa: PLR0913  (each argument is an option of the command)
     """Continue a prompt with the KV cache on the host, printing text as it comes and a summary at the end."""
     text = read_prompt(prompt, prompt_file)
     # torch and transformers take seconds to import, and --help must not wait for them.
-    from hisparse.cli.models import load_model  # noqa: PLC0415  (see above)
+    from hisparse.cli.models import load_model  # noqa: PLC0415  (imports torch: --help must not wait)
 
     folder = tiny_dsa_path() if model is None else model
     loaded = load_model(folder, dtype=dtype, device=device, hot_slots=hot_slots, host_pool=host_pool)

@@ -145,7 +145,7 @@ class TieredRows:
                 f"layer {layer} runs on {rows.device}, but this cache was opened on {plan.device}; "
                 "models split over several devices are not supported"
             )
-        if layer == plan.geometry.row_layers[0] and len(set(self._lengths.values())) > 1:
+        if layer == next(iter(self._lengths)) and len(set(self._lengths.values())) > 1:
             held = sorted(set(self._lengths.values()))
             raise StateError(f"a forward pass stopped half way: layers hold {held} rows; reset the cache")
 
