@@ -92,7 +92,13 @@ def test_every_gauge_says_how_processes_combine() -> None:
 def test_selections_count_once_and_bytes_add_across_ranks() -> None:
     """What all ranks decide alike is counted once; what each rank copies adds up."""
     once = {name for name, metadata in CATALOGUE.items() if metadata.across_ranks == "once"}
-    assert once == {"vllm:hisparse_cache_hits", "vllm:hisparse_cache_misses", "hisparse_hot_selections_total"}
+    assert once == {
+        "vllm:hisparse_cache_hits",
+        "vllm:hisparse_cache_misses",
+        "hisparse_hot_selections_total",
+        "hisparse_hot_request_misses_rows",
+        "vllm:kv_offload_stores_skipped",
+    }
     assert CATALOGUE["vllm:hisparse_host_to_device_bytes"].across_ranks == "sum"
 
 

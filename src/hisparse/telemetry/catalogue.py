@@ -10,6 +10,10 @@ from hisparse.telemetry.values import SkipReason
 
 OUTCOMES = ("hit", "miss", "resident", "padding")
 DIRECTIONS = ("host_to_device", "device_to_host")
+TRANSFERS = ("load", "store")
+TRANSFER_OUTCOMES = ("success", "failure")
+TRANSFER_TYPES = ("CPU_to_GPU", "GPU_to_CPU")
+SAMPLE_OUTCOMES = ("read", "pending", "refused")
 
 # One gather of a step copies from a few rows (some microseconds) to a cold disk plan (seconds).
 GATHER_BUCKETS = (
@@ -36,6 +40,12 @@ RESIDENCY_BUCKETS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800),
 )
+
+# One transfer of blocks: from a page in memory to gigabytes from an object store.
+TRANSFER_BUCKETS = (1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+# The bounds operators know for the size of one offload transfer.
+SIZE_BUCKETS = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
+MISS_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Ratio(NamedTuple):
@@ -192,6 +202,13 @@ def _hot_metrics() -> dict[str, MetricMetadata]:
             buckets=GATHER_BUCKETS,
             log="HiSparse gather",
         ),
+        "hisparse_hot_request_misses_rows": HistogramMetadata(
+            "Rows that one request had to fetch in one step for one index group.",
+            unit="rows",
+            buckets=MISS_BUCKETS,
+            across_ranks="once",
+            log=None,
+        ),
         "hisparse_hot_config_info": GaugeMetadata(
             "Configuration of the hot buffers as labels; always 1.",
             unit="info",
@@ -218,6 +235,55 @@ def _host_metrics() -> dict[str, MetricMetadata]:
         "hisparse_host_capacity_bytes": GaugeMetadata(
             "Size of the host pool.", unit="bytes", across_ranks="sum", log="HiSparse host pool capacity"
         ),
+        "hisparse_host_link_bytes_per_second": GaugeMetadata(
+            "Speed at which this machine copies from the host to the device, measured once; 0 where not measured.",
+            unit="bytes_per_second",
+            across_ranks="sum",
+            log=None,
+        ),
+    }
+
+
+def _operator_offload_metrics() -> dict[str, MetricMetadata]:
+    metrics: dict[str, MetricMetadata] = {}
+    for direction, way in (("load", "from a tier to the device"), ("store", "from the device to a tier")):
+        metrics |= {
+            f"vllm:kv_offload_{direction}_bytes": CounterMetadata(
+                f"Bytes copied {way}.", unit="bytes", log=f"Offload {direction} bytes"
+            ),
+            f"vllm:kv_offload_{direction}_time": CounterMetadata(
+                f"Seconds spent in copies {way}.", unit="seconds", log=f"Offload {direction} seconds"
+            ),
+            f"vllm:kv_offload_{direction}_size": HistogramMetadata(
+                f"Bytes of one copy {way}.", unit="bytes", buckets=SIZE_BUCKETS, log=None
+            ),
+        }
+    return metrics
+
+
+def _offload_metrics() -> dict[str, MetricMetadata]:
+    return {
+        "vllm:kv_offload_stores_skipped": CounterMetadata(
+            "Blocks that were not stored because they had not been offered often enough.",
+            unit="blocks",
+            across_ranks="once",
+            log="Offload stores skipped",
+        ),
+        "hisparse_offload_transfers_total": CounterMetadata(
+            "Transfers of blocks between device and tiers that ended, by direction and outcome.",
+            unit="transfers",
+            labelnames=("direction", "outcome"),
+            labelvalues={"direction": TRANSFERS, "outcome": TRANSFER_OUTCOMES},
+            log=None,
+        ),
+        "hisparse_offload_transfer_seconds": HistogramMetadata(
+            "Time of one transfer of blocks from its start to its completion.",
+            unit="seconds",
+            buckets=TRANSFER_BUCKETS,
+            labelnames=("direction",),
+            labelvalues={"direction": TRANSFERS},
+            log=None,
+        ),
     }
 
 
@@ -227,6 +293,18 @@ def _telemetry_metrics() -> dict[str, MetricMetadata]:
             "Unix time at which statistics last arrived; 0 before the first.",
             unit="seconds",
             across_ranks="min",
+            log=None,
+        ),
+        "hisparse_telemetry_sample_age_seconds": GaugeMetadata(
+            "Age of the oldest sample of device counters that was asked for and not read yet; 0 where none waits.",
+            unit="seconds",
+            log=None,
+        ),
+        "hisparse_telemetry_samples_total": CounterMetadata(
+            "Attempts to sample device counters: read, still pending when looked at, or refused by the device.",
+            unit="samples",
+            labelnames=("outcome",),
+            labelvalues={"outcome": SAMPLE_OUTCOMES},
             log=None,
         ),
         "hisparse_telemetry_errors_total": CounterMetadata(
@@ -241,4 +319,13 @@ def _telemetry_metrics() -> dict[str, MetricMetadata]:
 
 # What the pipeline needs to speak of itself; every exporter has it.
 TELEMETRY = Catalogue(_telemetry_metrics())
-CATALOGUE = Catalogue({**_operator_metrics(), **_hot_metrics(), **_host_metrics(), **TELEMETRY})
+CATALOGUE = Catalogue(
+    {
+        **_operator_metrics(),
+        **_hot_metrics(),
+        **_host_metrics(),
+        **_operator_offload_metrics(),
+        **_offload_metrics(),
+        **TELEMETRY,
+    }
+)

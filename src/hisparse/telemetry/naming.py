@@ -69,7 +69,7 @@ def _check_own_name(name: str, stem: str, unit: str) -> None:
         raise MetricError(f"{name!r} must name its part after hisparse_, one of {sorted(PARTS)}")
     if not unit:
         raise MetricError(f"{name!r} needs a unit, and its name must end in it")
-    if len(words) < 3 or words[-1] != unit:  # noqa: PLR2004  hisparse, the part, and at least the unit
+    if len(words) < 3 or not stem.endswith(f"_{unit}"):  # noqa: PLR2004  hisparse, the part, and at least the unit
         raise MetricError(f"{name!r} must end in its unit: hisparse_<part>_<what>_{unit}[_total]")
 
 
