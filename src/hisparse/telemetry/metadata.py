@@ -13,10 +13,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 AcrossRanks = Literal["sum", "once", "max", "min"]
 
 UNITS = frozenset(
-    (
-        "bytes bytes_per_second rows pages seconds ratio tokens blocks "
-        "selections requests transfers samples errors info"
-    ).split()  # noqa: SIM905  read as words
+    ["bytes", "bytes_per_second", "rows", "pages", "seconds", "ratio", "tokens", "blocks"]
+    + ["selections", "requests", "transfers", "samples", "errors", "info"]
 )
 MULTIPROCESS_MODES = frozenset(
     ["all", "liveall", "min", "livemin", "max", "livemax", "sum", "livesum", "mostrecent", "livemostrecent"]
