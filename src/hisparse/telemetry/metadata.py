@@ -13,8 +13,10 @@ Kind = Literal["counter", "gauge", "histogram"]
 AcrossRanks = Literal["sum", "once", "max", "min"]
 
 UNITS = frozenset(
-    ["bytes", "bytes_per_second", "rows", "pages", "seconds", "ratio", "tokens", "blocks"]
-    + ["selections", "requests", "transfers", "samples", "errors", "info"]
+    {
+        *("bytes", "bytes_per_second", "rows", "pages", "seconds", "ratio", "tokens", "blocks"),
+        *("selections", "requests", "transfers", "samples", "errors", "info"),
+    }
 )
 MULTIPROCESS_MODES = frozenset(
     ["all", "liveall", "min", "livemin", "max", "livemax", "sum", "livesum", "mostrecent", "livemostrecent"]
