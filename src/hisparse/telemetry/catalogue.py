@@ -43,7 +43,9 @@ RESIDENCY_BUCKETS = (
 
 # One transfer of blocks: from a page in memory to gigabytes from an object store.
 TRANSFER_BUCKETS = (1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-# The bounds operators know for the size of one offload transfer.
+# One transfer of blocks: from a row of an index to tens of gigabytes, so that no size in use falls off the end.
+TRANSFER_SIZE_BUCKETS = tuple(2.0**power for power in range(8, 38, 2))
+# The bounds operators know for the size of one offload transfer; larger copies are in the open bucket.
 SIZE_BUCKETS = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
 MISS_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
@@ -252,7 +254,7 @@ def _operator_offload_metrics() -> dict[str, MetricMetadata]:
                 f"Bytes copied {way}.", unit="bytes", log=f"Offload {direction} bytes"
             ),
             f"vllm:kv_offload_{direction}_time": CounterMetadata(
-                f"Seconds spent in copies {way}.", unit="seconds", log=f"Offload {direction} seconds"
+                f"Seconds spent in copies {way}; copies that overlap add up.", unit="seconds", log=f"Offload {direction} seconds"
             ),
             f"vllm:kv_offload_{direction}_size": HistogramMetadata(
                 f"Bytes of one copy {way}.", unit="bytes", buckets=SIZE_BUCKETS, log=None
@@ -281,6 +283,37 @@ def _offload_metrics() -> dict[str, MetricMetadata]:
             unit="seconds",
             buckets=TRANSFER_BUCKETS,
             labelnames=("direction",),
+            labelvalues={"direction": TRANSFERS},
+            log=None,
+        ),
+        "hisparse_offload_queue_seconds": HistogramMetadata(
+            "Time one transfer of blocks waited from its submission to its start.",
+            unit="seconds",
+            buckets=TRANSFER_BUCKETS,
+            labelnames=("direction",),
+            labelvalues={"direction": TRANSFERS},
+            log=None,
+        ),
+        "hisparse_offload_transfer_bytes": HistogramMetadata(
+            "Bytes of one transfer of blocks, from 256 bytes to 64 GiB.",
+            unit="bytes",
+            buckets=TRANSFER_SIZE_BUCKETS,
+            labelnames=("direction",),
+            labelvalues={"direction": TRANSFERS},
+            log=None,
+        ),
+        "hisparse_offload_busy_seconds_total": CounterMetadata(
+            "Seconds of a worker in which at least one transfer was under way, each second once; "
+            "bytes over these seconds is the speed of one worker.",
+            unit="seconds",
+            labelnames=("direction",),
+            labelvalues={"direction": TRANSFERS},
+            log="Offload busy seconds",
+        ),
+        "hisparse_offload_failed_transfers_total": CounterMetadata(
+            "Transfers of blocks that failed, by reason; the reasons of a direction add up to its failures.",
+            unit="transfers",
+            labelnames=("direction", "reason"),
             labelvalues={"direction": TRANSFERS},
             log=None,
         ),
