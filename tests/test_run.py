@@ -128,3 +128,25 @@ def test_an_environment_is_made_once(machine: Machine) -> None:
         project.write("# changed\n")
     machine.run("demo")
     assert installs.read_text(encoding="utf-8") == "once\nonce\n"
+
+
+def test_the_whole_suite_prepares_prometheus_first(machine: Machine) -> None:
+    """Running all tests fetches Prometheus before; a failure is told and stops nothing; a selection fetches nothing."""
+    calls = machine.checkout / "calls"
+    python = (
+        f'echo "$*" >>{calls}; case "$*" in *get_prometheus*) echo "no apt" >&2; exit 1 ;; *pytest*) exit 7 ;; esac'
+    )
+    machine.put(machine.checkout / "python", python)
+    environment = machine.checkout / ".venv" / "bin"
+    copy = f"mkdir -p {environment}; {shutil.which('cp')} {machine.checkout}/python {environment}/python"
+    machine.put_python(venv=f"{copy}; exit 0")
+
+    done = machine.run("test")
+    assert done.returncode == 7
+    assert "no apt" in done.stderr
+    assert "without Prometheus its tests will fail" in done.stderr
+    asked = [line for line in calls.read_text(encoding="utf-8").splitlines() if line.startswith(("tools", "-m pytest"))]
+    assert asked == ["tools/get_prometheus.py", "-m pytest -n auto --dist worksteal"]
+
+    assert machine.run("test", "-k", "residency").returncode == 7
+    assert calls.read_text(encoding="utf-8").count("get_prometheus") == 1
