@@ -1,0 +1,14 @@
+"""Offloading of blocks to tiers: what workers and managers measure, on its way to the log and to Prometheus."""
+
+from hisparse.connectors.offloading.direction import DirectionalTransferStats
+from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
+from hisparse.connectors.offloading.scheduler import ManagerTelemetry, OffloadingConnectorScheduler
+from hisparse.connectors.offloading.transfers import TransferStats
+
+__all__ = [
+    "DirectionalTransferStats",
+    "ManagerTelemetry",
+    "OffloadingConnectorScheduler",
+    "OffloadingWorkerMetadata",
+    "TransferStats",
+]

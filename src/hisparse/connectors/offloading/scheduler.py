@@ -1,0 +1,111 @@
+"""The scheduler side of offloading: workers' transfers and a manager's statistics as one step's statistics."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from hisparse.connectors.base import KVConnector
+from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
+from hisparse.telemetry import CATALOGUE, Histogram, KVConnectorStats, OffloadingConnectorStats, SkipReason
+
+logger = logging.getLogger("hisparse")
+
+InfoLabels = Mapping[str, Any]
+
+
+class ManagerTelemetry(Protocol):
+    """What the connector asks of a manager of blocks. Both calls read what is known and return at once."""
+
+    def get_stats(self) -> KVConnectorStats | Mapping[str, Any] | None:
+        """Return what happened since the last call, as a container or its plain form; None for nothing."""
+        ...
+
+    def config_info(self) -> Mapping[str, InfoLabels | Sequence[InfoLabels]]:
+        """Return the labels of info gauges by name, several mappings where there are several tiers."""
+        ...
+
+
+class OffloadingConnectorScheduler(KVConnector):
+    """Collects what workers and manager measured, and hands it out flat, once a step.
+
+    Deferrals and delays of lookups are recorded in `stats` by whoever schedules; they leave with the rest.
+
+    Attributes:
+        name: The child's name in a pipeline.
+        stats: What the next `get_kv_connector_stats` hands out.
+    """
+
+    catalogue = CATALOGUE
+
+    def __init__(self, manager: ManagerTelemetry | None = None, *, name: str = "Offloading") -> None:
+        """Take statistics from `manager` too; it is asked for its configuration at the first drain."""
+        self.name = name
+        self.stats = OffloadingConnectorStats(catalogue=self.catalogue)
+        self._manager = manager
+        self._announced = manager is None
+        self._warned: set[str] = set()
+
+    def update(self, metadata: OffloadingWorkerMetadata | Mapping[str, Any] | None) -> None:
+        """Add what workers measured, before the statistics of the step are drained. Never raises on data."""
+        collected = metadata if isinstance(metadata, OffloadingWorkerMetadata) else None
+        if collected is None:
+            collected = OffloadingWorkerMetadata().aggregate(metadata)
+        _add_samples(self.stats, collected.transfers)
+
+    def get_kv_connector_stats(self) -> OffloadingConnectorStats | None:
+        """Return everything since the last call, None where nothing happened.
+
+        The configuration goes with the first call and after `announce`; no other payload clears it.
+        """
+        if self._manager is not None:
+            self._ask("get_stats", self._manager.get_stats, self._add_manager_stats)
+            if not self._announced:
+                self._announced = True
+                self._ask("config_info", self._manager.config_info, self._add_info)
+        if self.stats.is_empty():
+            return None
+        drained, self.stats = self.stats, OffloadingConnectorStats(catalogue=self.catalogue)
+        return drained
+
+    def announce(self) -> None:
+        """Send the configuration once more with the next statistics, for a front end that has not seen it."""
+        self._announced = self._manager is None
+
+    def reset_cache(self) -> None:
+        """Keep what was counted, and announce the configuration again."""
+        super().reset_cache()
+        self.announce()
+
+    def _add_manager_stats(self, found: Any) -> None:
+        self.stats.aggregate(found)
+
+    def _add_info(self, found: Any) -> None:
+        self.stats.aggregate({"info": {name: _known(labels) for name, labels in found.items()}})
+
+    def _ask(self, what: str, call: Callable[[], Any], add: Callable[[Any], None]) -> None:
+        try:
+            add(call())
+        except Exception as error:  # noqa: BLE001  a manager's fault in telling must not end a serving step
+            detail = f"{what} of {type(self._manager).__name__} raised {type(error).__name__}: {error}"
+            self.stats.skip(SkipReason.INTERNAL, detail)
+            if what not in self._warned:
+                self._warned.add(what)
+                logger.warning("offload statistics are incomplete: %s; later ones are only counted", detail)
+
+
+def _add_samples(stats: OffloadingConnectorStats, recorded: KVConnectorStats) -> None:
+    for name, kind, labels, value in recorded.samples():
+        if isinstance(value, Histogram):
+            stats.merge_histogram(name, value, labels)
+        elif kind == "counter":
+            stats.increase_counter(name, value, labels)
+        else:
+            stats.set_gauge(name, value, labels)
+    for reason, count in recorded.errors.items():
+        stats.skip(reason, recorded.examples.get(reason, "reported by a worker"), count)
+
+
+def _known(labels: Any) -> list[dict[str, Any]]:
+    found = [labels] if isinstance(labels, Mapping) else list(labels)
+    # What is not known yet is an empty label, never the text "None".
+    return [{key: "" if value is None else value for key, value in one.items()} for one in found]

@@ -1,0 +1,98 @@
+"""What a worker measured of its transfers between device and tiers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hisparse.connectors.offloading.busy import BusyTime
+from hisparse.connectors.offloading.direction import DirectionalTransferStats, read_whole
+from hisparse.telemetry import KVConnectorStats, Sample, SkipReason
+from hisparse.telemetry.catalogue import TRANSFERS
+from hisparse.telemetry.values import ItemError, read_increment, read_number, read_text, show
+
+
+class TransferStats(KVConnectorStats):
+    """Transfers that ended since the last drain, by direction.
+
+    `data` is ``{"load": DirectionalTransferStats, "store": DirectionalTransferStats}``. Everything adds up,
+    over time and over workers: each worker moves bytes of its own. Memory does not grow with the number of
+    transfers. A worker records from the one thread that collects completions.
+    """
+
+    def __init__(self, data: Any = None) -> None:
+        """Start empty and aggregate `data`."""
+        # Outlives every drain: a transfer that ends after one may overlap what was drained before.
+        self._busy = {direction: BusyTime() for direction in TRANSFERS}
+        super().__init__(data)
+
+    def record(
+        self,
+        direction: str,
+        *,
+        size_bytes: int,
+        started: float,
+        ended: float,
+        submitted: float | None = None,
+        failure: str | None = None,
+    ) -> None:
+        """Count a transfer that has ended. Never raises: what cannot be used is skipped and counted.
+
+        Args:
+            direction: ``"load"``, from a tier to the device, or ``"store"``.
+            size_bytes: Bytes it moved; not counted where it failed.
+            started: When bytes began to move, in seconds of a clock that never runs backwards.
+            ended: When the last byte had moved, by the completion and not by the return of the dispatch.
+            submitted: When it was queued, where that is known; its wait counts apart from its time.
+            failure: Why it failed, as one of a few fixed words; None where it succeeded.
+        """
+        try:
+            self._record(direction, size_bytes, (submitted, started, ended), failure=failure)
+        except ItemError as error:
+            self.skip(error.reason, str(error))
+
+    def _record(self, direction: Any, size_bytes: Any, times: tuple[Any, Any, Any], *, failure: str | None) -> None:
+        one = self.data.get(direction) if isinstance(direction, str) else None
+        if not isinstance(one, DirectionalTransferStats):
+            raise ItemError(SkipReason.UNKNOWN_KEY, f"direction must be one of {TRANSFERS}, got {show(direction)}")
+        submitted, started, ended = times
+        start, end = read_number(started, "started"), read_number(ended, "ended")
+        seconds = read_increment(end - start, "ended - started")
+        wait = None if submitted is None else read_increment(start - read_number(submitted, "submitted"), "the wait")
+        if failure is None:
+            one.succeed(read_whole(size_bytes, "size_bytes"), seconds)
+        else:
+            one.fail(read_text(failure, "a failure"))
+        if wait is not None and failure is None:
+            one.waits.observe(wait)
+        one.busy_seconds += self._busy[direction].cover(start, end)
+
+    def _empty(self) -> dict[str, Any]:
+        return {direction: DirectionalTransferStats() for direction in TRANSFERS}
+
+    def _merge(self, data: Mapping[str, Any]) -> None:
+        for direction, value in data.items():
+            one = self.data.get(direction) if isinstance(direction, str) else None
+            if not isinstance(one, DirectionalTransferStats):
+                self.skip(SkipReason.UNKNOWN_KEY, f"unknown direction {show(direction)}")
+            elif not isinstance(value, Mapping):
+                self.skip(SkipReason.WRONG_TYPE, f"{direction} must be a mapping, got {show(value)}")
+            else:
+                self.skip_each(one.merge(value))
+
+    def _plain(self) -> dict[str, Any]:
+        return {direction: one.to_dict() for direction, one in self.data.items() if one != DirectionalTransferStats()}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics of both directions. Reads only."""
+        for direction, one in self.data.items():
+            yield from one.samples(direction)
+
+    def reduce(self) -> dict[str, int | float]:
+        """Return bytes, seconds, busy seconds and failures of each direction in which something ended."""
+        reduced: dict[str, int | float] = {}
+        for direction, one in self.data.items():
+            if one.transfers or one.failures:
+                reduced[f"Offload {direction} bytes"] = one.moved_bytes
+                reduced[f"Offload {direction} seconds"] = one.moving_seconds
+                reduced[f"Offload {direction} busy seconds"] = one.busy_seconds
+                reduced[f"Offload {direction} failures"] = sum(one.failures.values())
+        return reduced
