@@ -4,13 +4,14 @@ An index group resolves one selection for all its layers; a runtime is one layer
 """
 
 from hisparse.hot.buffer import HotBuffer, MemoryHotBuffer, RowSource
-from hisparse.hot.counters import FETCH_METRIC, GroupCounters
+from hisparse.hot.counters import FETCH_METRIC, MISSES_METRIC, GroupCounters
 from hisparse.hot.group import HiSparseIndexGroup
 from hisparse.hot.runtime import HiSparseRuntime
 from hisparse.hot.step import Step
 
 __all__ = [
     "FETCH_METRIC",
+    "MISSES_METRIC",
     "GroupCounters",
     "HiSparseIndexGroup",
     "HiSparseRuntime",
