@@ -139,7 +139,8 @@ def _meaning(metadata: MetricMetadata) -> str:
     if metadata.gate:
         notes.append(f"Only with the option `{metadata.gate}`.")
     if metadata.deprecation:
-        notes.append(f"Deprecated since {metadata.deprecation.since}: use `{metadata.deprecation.replacement}`.")
+        instead = " and ".join(f"`{name}`" for name in metadata.deprecation.replacements)
+        notes.append(f"Deprecated since {metadata.deprecation.since}: use {instead}.")
     return " ".join(notes)
 
 

@@ -57,7 +57,7 @@ def test_clashing_sample_names_are_refused() -> None:
 
 def test_a_replacement_must_exist() -> None:
     """A name cannot be deprecated for one that nobody declares."""
-    old = CounterMetadata("x", deprecation=Deprecation(since="0.4", replacement="new_total"))
+    old = CounterMetadata("x", unit="bytes", deprecation=Deprecation(since="0.4", replacement="new_total"))
     with pytest.raises(MetricError, match="which is not declared"):
         Catalogue({"old_total": old})
     assert len(Catalogue({"old_total": old, "new_total": COUNTER})) == 2
@@ -65,12 +65,13 @@ def test_a_replacement_must_exist() -> None:
 
 def test_deprecated_and_gated_metrics_leave_and_are_remembered() -> None:
     """An exported catalogue lacks what has run out or is switched off, and knows that it does."""
-    old = CounterMetadata("x", deprecation=Deprecation(since="0.4", replacement="new_total"))
+    old = CounterMetadata("x", unit="bytes", deprecation=Deprecation(since="0.4", replacement="new_total"))
     gated = CounterMetadata("x", gate="extra")
     catalogue = Catalogue({"old_total": old, "new_total": COUNTER, "gated_total": gated})
     assert set(catalogue.exported("0.4")) == {"old_total", "new_total"}
     assert set(catalogue.exported("0.5", gates=frozenset(["extra"]))) == {"new_total", "gated_total"}
-    assert catalogue.exported("0.5").hidden == {"old_total", "gated_total"}
+    assert catalogue.exported("0.5").hidden == {"gated_total"}
+    assert set(catalogue.exported("0.5").deprecated) == {"old_total"}
     assert "old_total" in catalogue.exported("0.5", show_hidden_metrics_for_version="0.4")
 
 

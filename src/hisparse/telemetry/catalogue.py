@@ -1,11 +1,15 @@
-"""A catalogue of metrics, and the one catalogue of what this version exports."""
+"""The one catalogue of what this version exports."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hisparse.errors import MetricError
-from hisparse.telemetry.metadata import CounterMetadata, GaugeMetadata, HistogramMetadata, MetricMetadata
-from hisparse.telemetry.naming import check_name, sample_names
+from hisparse.telemetry.declarations import Catalogue as Catalogue  # noqa: PLC0414  marks what others import from here
+from hisparse.telemetry.metadata import (
+    CounterMetadata,
+    Deprecation,
+    GaugeMetadata,
+    HistogramMetadata,
+    MetricMetadata,
+)
 from hisparse.telemetry.values import SkipReason
 
 OUTCOMES = ("hit", "miss", "resident", "padding")
@@ -63,81 +67,6 @@ class Ratio(NamedTuple):
 
 
 RATIOS = (Ratio("HiSparse hot-buffer hit ratio", ("vllm:hisparse_cache_hits", "vllm:hisparse_cache_misses")),)
-
-
-class Catalogue(Mapping[str, MetricMetadata]):
-    """Metrics by name, checked as a whole; never changes.
-
-    Attributes:
-        hidden: Names that are known but not exported, so that meeting them is no error.
-    """
-
-    def __init__(self, metrics: Mapping[str, MetricMetadata], *, hidden: Iterable[str] = ()) -> None:
-        """Check every name and that no two metrics share a sample name.
-
-        Raises:
-            MetricError: A name does not fit its metadata, two metrics clash, or a replacement does not exist.
-        """
-        self._metrics = dict(metrics)
-        self.hidden = frozenset(hidden) - self._metrics.keys()
-        owners: dict[str, str] = {}
-        for name, metadata in self._metrics.items():
-            check_name(name, metadata)
-            for sample in sorted(sample_names(name, metadata)):
-                if sample in owners:
-                    raise MetricError(f"{name!r} and {owners[sample]!r} would both export {sample!r}: rename one")
-                owners[sample] = name
-            if metadata.deprecation and metadata.deprecation.replacement not in self._metrics:
-                raise MetricError(
-                    f"{name!r} is deprecated for {metadata.deprecation.replacement!r}, which is not declared"
-                )
-
-    def __getitem__(self, name: str) -> MetricMetadata:
-        """Return the metadata of `name`."""
-        return self._metrics[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names in the order of definition."""
-        return iter(self._metrics)
-
-    def __len__(self) -> int:
-        """Return the number of metrics."""
-        return len(self._metrics)
-
-    def exported(
-        self,
-        version: str,
-        *,
-        show_hidden_metrics_for_version: str | None = None,
-        gates: frozenset[str] = frozenset(),
-    ) -> "Catalogue":
-        """Return what `version` exports: without closed gates, and without names that have run out.
-
-        Raises:
-            MetricError: A version is malformed.
-        """
-        chosen = {
-            name: metadata
-            for name, metadata in self._metrics.items()
-            if (not metadata.gate or metadata.gate in gates)
-            and (
-                metadata.deprecation is None
-                or metadata.deprecation.is_exported(version, show_hidden_metrics_for_version)
-            )
-        }
-        return Catalogue(chosen, hidden=self.hidden | self._metrics.keys())
-
-    def merged(self, other: Mapping[str, MetricMetadata]) -> "Catalogue":
-        """Return both catalogues as one.
-
-        Raises:
-            MetricError: A name is defined differently in the two, or the result clashes.
-        """
-        for name, metadata in other.items():
-            if name in self._metrics and self._metrics[name] != metadata:
-                raise MetricError(f"{name!r} is defined twice: {self._metrics[name]} and {metadata}")
-        hidden = other.hidden if isinstance(other, Catalogue) else frozenset()
-        return Catalogue({**self._metrics, **other}, hidden=self.hidden | hidden)
 
 
 def _residency(documentation: str) -> HistogramMetadata:
@@ -254,13 +183,43 @@ def _operator_offload_metrics() -> dict[str, MetricMetadata]:
                 f"Bytes copied {way}.", unit="bytes", log=f"Offload {direction} bytes"
             ),
             f"vllm:kv_offload_{direction}_time": CounterMetadata(
-                f"Seconds spent in copies {way}; copies that overlap add up.", unit="seconds", log=f"Offload {direction} seconds"
+                f"Seconds spent in copies {way}; copies that overlap add up.",
+                unit="seconds",
+                log=f"Offload {direction} seconds",
             ),
             f"vllm:kv_offload_{direction}_size": HistogramMetadata(
                 f"Bytes of one copy {way}.", unit="bytes", buckets=SIZE_BUCKETS, log=None
             ),
         }
     return metrics
+
+
+def _deprecated_offload_metrics() -> dict[str, MetricMetadata]:
+    def old(what: str) -> Deprecation:
+        sources = {way: f"vllm:kv_offload_{name}_{what}" for way, name in zip(TRANSFER_TYPES, TRANSFERS, strict=True)}
+        return Deprecation(since="0.1", replacement=sources, label="transfer_type")
+
+    labels: dict[str, Any] = {"labelnames": ("transfer_type",), "labelvalues": {"transfer_type": TRANSFER_TYPES}}
+    return {
+        "vllm:kv_offload_total_bytes": CounterMetadata(
+            "Bytes copied between tiers and the device.", unit="bytes", log=None, deprecation=old("bytes"), **labels
+        ),
+        "vllm:kv_offload_total_time": CounterMetadata(
+            "Seconds spent in copies between tiers and the device.",
+            unit="seconds",
+            log=None,
+            deprecation=old("time"),
+            **labels,
+        ),
+        "vllm:kv_offload_size": HistogramMetadata(
+            "Bytes of one copy between a tier and the device.",
+            unit="bytes",
+            buckets=SIZE_BUCKETS,
+            log=None,
+            deprecation=old("size"),
+            **labels,
+        ),
+    }
 
 
 def _offload_metrics() -> dict[str, MetricMetadata]:
@@ -358,6 +317,7 @@ CATALOGUE = Catalogue(
         **_hot_metrics(),
         **_host_metrics(),
         **_operator_offload_metrics(),
+        **_deprecated_offload_metrics(),
         **_offload_metrics(),
         **TELEMETRY,
     }

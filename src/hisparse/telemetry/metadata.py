@@ -41,24 +41,47 @@ def parse_version(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Deprecation:
-    """A name on its way out.
+    """A name on its way out, and the metric that took its place.
 
     The version that deprecates it still exports it beside its replacement; the next minor version only on
-    request; later ones, and every later major version, not at all.
+    request; later ones, and every later major version, not at all. The old series are derived from the
+    replacement when they are exported, so that the two cannot differ and nobody records twice.
 
     Attributes:
         since: Version that deprecated the name, for example ``"0.4"``.
-        replacement: Metric to use instead.
+        replacement: Metric to use instead, or one metric for each value of `label`.
+        label: Label, the first of the old metric, whose value says from which replacement a series comes; empty
+            where one name simply took another's place.
+        derived: False where the replacement is another kind of metric, so that the old name is still recorded.
     """
 
     since: str
-    replacement: str
+    replacement: str | Mapping[str, str]
+    label: str = ""
+    derived: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what is no version, or no replacement."""
+        """Refuse what is no version, no replacement, or a label without a replacement for each value."""
         parse_version(self.since)
-        if not self.replacement:
+        if not self.replacement or not all(self.replacements):
             raise MetricError(f"a metric deprecated since {self.since} must name its replacement")
+        if isinstance(self.replacement, str) == bool(self.label):
+            raise MetricError(
+                "a deprecation needs a label exactly when its replacement is a mapping from the label's values, "
+                f"got label {self.label!r} and replacement {self.replacement!r}"
+            )
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        """The metrics to use instead."""
+        return (self.replacement,) if isinstance(self.replacement, str) else tuple(self.replacement.values())
+
+    @property
+    def sources(self) -> dict[tuple[str, ...], str]:
+        """Where the old series come from: their first label values, none or one, and a replacement."""
+        if isinstance(self.replacement, str):
+            return {(): self.replacement}
+        return {(value,): name for value, name in self.replacement.items()}
 
     def is_exported(self, version: str, show_hidden_metrics_for_version: str | None = None) -> bool:
         """Tell whether `version` of the package exports the name.

@@ -44,13 +44,14 @@ class TelemetryPipeline:
         registry: Where the metrics are registered, for `start_metrics_server`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each argument is a setting, given by name
         self,
         *,
         model_name: str = "",
         engines: Iterable[int] = (0,),
         registry: CollectorRegistry | None = None,
         catalogue: Catalogue | None = None,
+        show_hidden_metrics_for_version: str | None = None,
         build: Callable[[Any, Catalogue], KVConnectorStats | None] = build_kv_connector_stats,
         log_interval_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -63,6 +64,8 @@ class TelemetryPipeline:
             engines: Engines known beforehand; others are added when they publish.
             registry: prometheus_client's default registry where None.
             catalogue: What this version exports where None; add a connector's metrics by `Catalogue.merged`.
+            show_hidden_metrics_for_version: Version that deprecated metrics which the next one, if it runs here,
+                shall still export; not read where a catalogue is given, see `Catalogue.exported`.
             build: Makes statistics from a child's plain data and the catalogue; None for an unknown kind.
             log_interval_seconds: Shortest time between two log lines; `flush` does not wait.
             clock: Seconds that never run backwards, for intervals.
@@ -75,7 +78,9 @@ class TelemetryPipeline:
         if not log_interval_seconds > 0:
             raise SettingError(f"log_interval_seconds must be > 0, got {log_interval_seconds}")
         self.registry = REGISTRY if registry is None else registry
-        chosen = CATALOGUE.exported(__version__) if catalogue is None else catalogue.merged(TELEMETRY)
+        shown = show_hidden_metrics_for_version
+        exported = CATALOGUE.exported(__version__, show_hidden_metrics_for_version=shown)
+        chosen = exported if catalogue is None else catalogue.merged(TELEMETRY)
         self._model_name, self._clock, self._wall_clock = model_name, clock, wall_clock
         self._build = build
         self._catalogue = chosen

@@ -1,6 +1,6 @@
 """Running totals as a Prometheus collector: nothing is copied per sample, everything per scrape."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from threading import Lock
 from typing import Self
 
@@ -9,10 +9,12 @@ from prometheus_client.registry import CollectorRegistry
 
 from hisparse.errors import MetricError
 from hisparse.telemetry.catalogue import Catalogue
-from hisparse.telemetry.histogram import Histogram
+from hisparse.telemetry.deprecated import help_text, series_of
+from hisparse.telemetry.histogram import Histogram, Value
 from hisparse.telemetry.metadata import MetricMetadata
 from hisparse.telemetry.naming import family_name
-from hisparse.telemetry.store import MetricStore, Series
+from hisparse.telemetry.store import MetricStore
+from hisparse.telemetry.values import LabelValues
 
 _Key = tuple[str, str]
 
@@ -21,7 +23,7 @@ class _Family(Metric):
     """A metric family that knows its collector, which is how a second pipeline finds the first one's."""
 
     def __init__(self, name: str, metadata: MetricMetadata, owner: "KVConnectorPrometheus") -> None:
-        super().__init__(family_name(name), metadata.documentation, metadata.kind)
+        super().__init__(family_name(name), help_text(metadata), metadata.kind)
         self.owner = owner
 
 
@@ -101,11 +103,13 @@ class KVConnectorPrometheus:
             family = _Family(name, metadata, self)
             for (model_name, engine), snapshot in snapshots.items():
                 common = {"model_name": model_name, "engine": engine}
-                _add_samples(family, metadata, snapshot.get(name, {}), common=common)
+                _add_samples(family, metadata, series_of(name, metadata, snapshot), common=common)
             yield family
 
 
-def _add_samples(family: Metric, metadata: MetricMetadata, series: Series, *, common: dict[str, str]) -> None:
+def _add_samples(
+    family: Metric, metadata: MetricMetadata, series: Mapping[LabelValues, Value], *, common: dict[str, str]
+) -> None:
     name = f"{family.name}_total" if metadata.kind == "counter" else family.name
     for values, value in series.items():
         labels = common | dict(zip(metadata.labelnames, values, strict=True))

@@ -1,10 +1,11 @@
 """Running totals of one engine: the one place from which log line and Prometheus read."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import product
 from threading import Lock
 
 from hisparse.telemetry.catalogue import Catalogue
+from hisparse.telemetry.deprecated import current
 from hisparse.telemetry.histogram import Histogram, Value, plus
 from hisparse.telemetry.metadata import HistogramMetadata, MetricMetadata
 from hisparse.telemetry.stats import KVConnectorStats, Sample
@@ -29,6 +30,7 @@ class MetricStore:
         self._catalogue = Catalogue({})
         self._values: dict[str, Series] = {}
         self._recorded: set[str] = set()
+        self._touched: set[str] = set()
         self.declare(catalogue)
 
     def declare(self, catalogue: Catalogue) -> None:
@@ -38,8 +40,8 @@ class MetricStore:
             MetricError: A metric is declared differently already; nothing was added.
         """
         with self._lock:
-            self._catalogue = self._catalogue.merged(catalogue)
-            for name, metadata in catalogue.items():
+            self._catalogue = self._catalogue.merged(catalogue.recorded())
+            for name, metadata in self._catalogue.items():
                 if name not in self._values:
                     self._values[name] = {}
                     if set(metadata.labelnames) == set(metadata.labelvalues):
@@ -51,7 +53,7 @@ class MetricStore:
             skipped = dict(stats.examples)
             for reason, count in stats.errors.items():
                 self._count_skipped(reason, count)
-            for sample in stats.samples():
+            for sample in current(stats.samples(), self._catalogue.deprecated):
                 if sample.name not in self._catalogue.hidden:
                     self._apply(sample, skipped)
             for name, mappings in stats.info().items():
@@ -69,15 +71,23 @@ class MetricStore:
         with self._lock:
             self._count_skipped(reason, 1)
 
-    def snapshot(self) -> dict[str, Series]:
-        """Return a copy of all series as of one moment. Reads only."""
+    def snapshot(self, names: Collection[str] | None = None) -> dict[str, Series]:
+        """Return a copy of all series, or of those of some metrics, as of one moment. Reads only."""
         with self._lock:
             return {
                 name: {
                     labels: value.copy() if isinstance(value, Histogram) else value for labels, value in series.items()
                 }
                 for name, series in self._values.items()
+                if names is None or name in names
             }
+
+    def take_touched(self) -> frozenset[str]:
+        """Return the metrics that got a value, of whatever size, since the last call, and forget them."""
+        with self._lock:
+            touched = frozenset(self._touched)
+            self._touched.clear()
+            return touched
 
     def recorded(self) -> frozenset[str]:
         """Return the metrics that got a value, as opposed to their initial 0. Reads only."""
@@ -107,9 +117,12 @@ class MetricStore:
             series.setdefault(labels, _zero(metadata))  # a known label may have a value of a newer version
         series[labels] = value if kind == "gauge" else plus(series[labels], value)
         self._recorded.add(name)
+        self._touched.add(name)
 
     def _declared(self, name: str, unit: str | None = None) -> MetricMetadata:
         metadata = self._catalogue.get(name)
+        if name in self._catalogue.deprecated:
+            raise ItemError(SkipReason.DEPRECATED_NAME, "is an old name: send its replacement alone")
         if metadata is None:
             raise ItemError(SkipReason.UNDECLARED_METRIC, "is not declared: add it to the pipeline's catalogue")
         if unit is not None and metadata.unit != unit:
@@ -130,6 +143,7 @@ class MetricStore:
                 key = (str(SkipReason.INTERNAL),)
             series[key] = plus(series.get(key, 0), count)
             self._recorded.add(ERRORS_METRIC)
+            self._touched.add(ERRORS_METRIC)
 
     def _set_info(self, name: str, mappings: list[dict[str, str]], skipped: dict[str, str]) -> None:
         try:
@@ -139,6 +153,7 @@ class MetricStore:
             skipped.setdefault(str(error.reason), f"{name}: {error}")
             return
         self._values[name] = {tuple(labels.get(label, "") for label in metadata.labelnames): 1 for labels in mappings}
+        self._touched.add(name)
         for label in _undeclared(mappings, metadata):
             self._count_skipped(SkipReason.LABEL_MISMATCH, 1)
             skipped.setdefault(SkipReason.LABEL_MISMATCH, f"{name}: label {label!r} is not declared")

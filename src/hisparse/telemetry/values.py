@@ -7,6 +7,7 @@ it is used. An item that cannot be used raises `ItemError`, which containers cat
 import json
 import math
 from enum import StrEnum
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ MAX_TEXT = 256
 # Bounds what a stream of ever new names or labels can make a process remember.
 MAX_SERIES = 4096
 MAX_NAMES = 1024
+MAX_RANKS = 256
+MAX_RANK = 2**20
 
 LabelValues = tuple[str, ...]
 # Checked first: asking an abstract base class takes several times as long as the rest of a read.
@@ -51,7 +54,12 @@ class SkipReason(StrEnum):
     TYPE_CONFLICT = "type_conflict", "a metric sent as another type than it is declared or known as"
     LABEL_MISMATCH = "label_mismatch", "the wrong number of label values, or an undeclared label"
     BUCKET_MISMATCH = "bucket_mismatch", "a histogram over other buckets, or one that does not add up"
+    DEPRECATED_NAME = (
+        "deprecated_name",
+        "sent under an old name beside the new one, or with labels that name no new one",
+    )
     TOO_MANY_SERIES = "too_many_series", "a new series or metric beyond the bound that keeps memory bounded"
+    UNKNOWN_RANK = "unknown_rank", "a rank that is no small whole number, or one more than is kept apart"
     INTERNAL = "internal", "a fault of this package; please report it with the log"
 
 
@@ -157,6 +165,22 @@ def _decoded(key: str) -> list[Any] | None:
     return decoded if isinstance(decoded, list) else None
 
 
+def read_rank(value: Any) -> int | None:
+    """Return a rank from a whole number or its text; None and ``""`` are no rank.
+
+    Raises:
+        ItemError: It is neither, or not within 0 to `MAX_RANK`.
+    """
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(MAX_RANK)):
+        value = int(value)
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= value <= MAX_RANK:
+        raise ItemError(SkipReason.UNKNOWN_RANK, f"a rank must be a whole number 0 to {MAX_RANK}, got {show(value)}")
+    return int(value)
+
+
+@lru_cache(maxsize=MAX_SERIES)
 def encode_labels(values: LabelValues) -> str:
     """Return label values as one text key, because JSON and msgpack have no tuples as keys."""
     return json.dumps(list(values), ensure_ascii=False, separators=(",", ":")) if values else ""
