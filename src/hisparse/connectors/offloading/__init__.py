@@ -2,12 +2,14 @@
 
 from hisparse.connectors.offloading.direction import DirectionalTransferStats
 from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
+from hisparse.connectors.offloading.prometheus import OffloadPromMetrics
 from hisparse.connectors.offloading.scheduler import ManagerTelemetry, OffloadingConnectorScheduler
 from hisparse.connectors.offloading.transfers import TransferStats
 
 __all__ = [
     "DirectionalTransferStats",
     "ManagerTelemetry",
+    "OffloadPromMetrics",
     "OffloadingConnectorScheduler",
     "OffloadingWorkerMetadata",
     "TransferStats",

@@ -6,11 +6,19 @@ from typing import Any, Protocol
 
 from hisparse.connectors.base import KVConnector
 from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
-from hisparse.telemetry import CATALOGUE, Histogram, KVConnectorStats, OffloadingConnectorStats, SkipReason
+from hisparse.connectors.offloading.prometheus import OffloadPromMetrics
+from hisparse.telemetry import CATALOGUE, Catalogue, Histogram, KVConnectorStats, OffloadingConnectorStats, SkipReason
 
 logger = logging.getLogger("hisparse")
 
 InfoLabels = Mapping[str, Any]
+OFFLOAD = Catalogue(
+    {
+        name: metadata
+        for name, metadata in CATALOGUE.items()
+        if name.startswith(("vllm:kv_offload_", "hisparse_offload_"))
+    }
+)
 
 
 class ManagerTelemetry(Protocol):
@@ -35,7 +43,7 @@ class OffloadingConnectorScheduler(KVConnector):
         stats: What the next `get_kv_connector_stats` hands out.
     """
 
-    catalogue = CATALOGUE
+    catalogue = OFFLOAD
 
     def __init__(self, manager: ManagerTelemetry | None = None, *, name: str = "Offloading") -> None:
         """Take statistics from `manager` too; it is asked for its configuration at the first drain."""
@@ -44,6 +52,28 @@ class OffloadingConnectorScheduler(KVConnector):
         self._manager = manager
         self._announced = manager is None
         self._warned: set[str] = set()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Any = None) -> KVConnectorStats | None:
+        """Return self-describing statistics with the plain form `data`, whatever it is."""
+        return OffloadingConnectorStats(data, catalogue=cls.catalogue)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Mapping[type, type],
+        labelnames: Sequence[str],
+        per_engine_labelvalues: Mapping[int, Sequence[object]],
+    ) -> OffloadPromMetrics:
+        """Create the metrics of `catalogue`; a manager's own need an `OffloadPromMetrics` with its definitions."""
+        del vllm_config
+        return OffloadPromMetrics(
+            cls.catalogue,
+            metric_types=metric_types,
+            labelnames=labelnames,
+            per_engine_labelvalues=per_engine_labelvalues,
+        )
 
     def update(self, metadata: OffloadingWorkerMetadata | Mapping[str, Any] | None) -> None:
         """Add what workers measured, before the statistics of the step are drained. Never raises on data."""
