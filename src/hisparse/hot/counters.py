@@ -35,10 +35,10 @@ class GroupCounters:
         self._counts = np.zeros((requests + 1, len(COUNT_FIELDS)), np.int64)
         self._steps: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
         self._rows = 0
-        self._request_misses = Histogram.empty(_bounds(MISSES_METRIC))
+        self._request_misses = empty_histogram(MISSES_METRIC)
         self.selected = 0
         self.loaded_bytes = np.zeros(layers, np.int64)
-        self.fetches = Histogram.empty(_bounds(FETCH_METRIC))
+        self.fetches = empty_histogram(FETCH_METRIC)
 
     @property
     def selections(self) -> NDArray[np.int64]:
@@ -140,8 +140,8 @@ class GroupCounters:
         histogram.merge(Histogram(histogram.bounds, added, float(of_requests.sum())))
 
 
-def _bounds(name: str) -> tuple[float, ...]:
-    """Return the bucket bounds the catalogue declares for a histogram."""
+def empty_histogram(name: str) -> Histogram:
+    """Return a histogram without samples over the bucket bounds that the catalogue declares for metric `name`."""
     metadata = CATALOGUE[name]
     assert isinstance(metadata, HistogramMetadata), metadata  # noqa: S101 - for the type checker
-    return metadata.buckets
+    return Histogram.empty(metadata.buckets)

@@ -22,6 +22,7 @@ and counted in ``hisparse_telemetry_errors_total{reason}``. Only definitions rai
 """
 
 from hisparse.telemetry.catalogue import CATALOGUE, Catalogue
+from hisparse.telemetry.connector_stats import HiSparseConnectorStats
 from hisparse.telemetry.hisparse_stats import HiSparseKVConnectorStats
 from hisparse.telemetry.histogram import Histogram
 from hisparse.telemetry.interval import KVConnectorLogging
@@ -46,6 +47,7 @@ __all__ = [
     "CounterMetadata",
     "Deprecation",
     "GaugeMetadata",
+    "HiSparseConnectorStats",
     "HiSparseKVConnectorStats",
     "Histogram",
     "HistogramMetadata",

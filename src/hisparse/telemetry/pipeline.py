@@ -10,6 +10,7 @@ from prometheus_client.registry import REGISTRY, CollectorRegistry
 from hisparse import __version__
 from hisparse.errors import SettingError
 from hisparse.telemetry.catalogue import CATALOGUE, TELEMETRY, Catalogue
+from hisparse.telemetry.connector_stats import METRICS_KEY, HiSparseConnectorStats
 from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY, HiSparseKVConnectorStats
 from hisparse.telemetry.interval import KVConnectorLogging
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
@@ -29,6 +30,8 @@ def build_kv_connector_stats(data: Any, catalogue: Catalogue = CATALOGUE) -> KVC
     if isinstance(data, Mapping):
         if "types" in data or "info" in data:
             return OffloadingConnectorStats(data, catalogue=catalogue)
+        if METRICS_KEY in data:
+            return HiSparseConnectorStats(data, catalogue=catalogue)
         if any(field in data for field in DELTAS + LEVELS + RESIDENCY) or not data:
             return HiSparseKVConnectorStats(data)
     return None

@@ -1,0 +1,87 @@
+"""Statistics of a HiSparse connector: those operators know, and any number of labelled metrics."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hisparse.telemetry.catalogue import CATALOGUE
+from hisparse.telemetry.hisparse_stats import HiSparseKVConnectorStats
+from hisparse.telemetry.histogram import Histogram
+from hisparse.telemetry.metadata import MetricMetadata
+from hisparse.telemetry.offload_stats import OffloadingConnectorStats
+from hisparse.telemetry.stats import Sample
+
+METRICS_KEY = "metrics"
+
+
+class HiSparseConnectorStats(HiSparseKVConnectorStats):
+    """`HiSparseKVConnectorStats` with a section ``"metrics"``: the plain form of an `OffloadingConnectorStats`.
+
+    The section is there once something is recorded in it, so that a payload without it reads as it always did.
+    """
+
+    def __init__(
+        self, data: Any = None, *, rank: int | None = None, catalogue: Mapping[str, MetricMetadata] = CATALOGUE
+    ) -> None:
+        """Start empty and aggregate `data`; `catalogue` gives the buckets of lists of samples."""
+        self.rank = rank
+        self._metrics = OffloadingConnectorStats(catalogue=catalogue)
+        super().__init__(data)
+
+    def increase_counter(self, name: str, amount: float = 1, labelvalues: Sequence[str | int] = ()) -> None:
+        """Add `amount` >= 0 to a counter; 0 makes the series exist."""
+        self._metrics.increase_counter(name, amount, labelvalues)
+        self._take_errors()
+
+    def set_gauge(self, name: str, value: float, labelvalues: Sequence[str | int] = ()) -> None:
+        """Set a gauge; the latest value stands."""
+        self._metrics.set_gauge(name, value, labelvalues)
+        self._take_errors()
+
+    def merge_histogram(self, name: str, histogram: Histogram, labelvalues: Sequence[str | int] = ()) -> None:
+        """Add samples that were counted elsewhere, over the bounds the catalogue declares for `name`."""
+        self._metrics.merge_histogram(name, histogram, labelvalues)
+        self._take_errors()
+
+    def set_info(self, name: str, labels: Mapping[str, Any]) -> None:
+        """Replace the labels of an info gauge."""
+        self._metrics.set_info(name, labels)
+        self._take_errors()
+
+    def _merge(self, data: Mapping[str, Any]) -> None:
+        self._metrics.aggregate(data.get(METRICS_KEY))
+        self._take_errors()
+        super()._merge({key: value for key, value in data.items() if key != METRICS_KEY})
+
+    def _plain(self) -> dict[str, Any]:
+        section = {} if self._metrics.is_empty() else {METRICS_KEY: self._metrics.to_dict()}
+        return {**super()._plain(), **section}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what `HiSparseKVConnectorStats` yields, then every labelled series."""
+        yield from super().samples()
+        yield from self._metrics.samples()
+
+    def info(self) -> Mapping[str, list[dict[str, str]]]:
+        """Return the labels of the info gauges."""
+        return self._metrics.info()
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing is recorded, skipped items included. Reads only."""
+        return self._metrics.is_empty() and super().is_empty()
+
+    def reset(self) -> None:
+        """Forget everything recorded."""
+        super().reset()
+        self._metrics.reset()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare type, data and skipped items."""
+        return isinstance(other, type(self)) and self._metrics == other._metrics and super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]  # containers change, so they are no keys
+
+    def _take_errors(self) -> None:
+        """Count here what the section skipped: one container reports once."""
+        for reason, count in self._metrics.errors.items():
+            self.skip(reason, self._metrics.examples.get(reason, reason), count)
+        self._metrics.errors, self._metrics.examples = {}, {}
