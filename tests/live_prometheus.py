@@ -1,6 +1,7 @@
 """A real Prometheus server for tests: it scrapes ports of this machine and answers queries."""
 
 import json
+import re
 import socket
 import subprocess
 import time
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import yaml
 
 SCRAPE_SECONDS = 0.5
+DOCUMENTED = Path(__file__).resolve().parents[1] / "docs" / "dashboards.md"
 WAIT_SECONDS = 30.0
 PORTS = 24
 JOB = "hisparse"
@@ -27,6 +30,18 @@ def labels(**values: str) -> Labels:
     return frozenset(values.items())
 
 
+def documented_scrape() -> dict[str, Any]:
+    """Return the scrape configuration that the documentation shows."""
+    block = re.search(r"```yaml\n(scrape_configs:\n.*?)```", DOCUMENTED.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert block is not None
+    (scrape,) = yaml.safe_load(block[1])["scrape_configs"]
+    return dict(scrape)
+
+
+def _targets(*ports: int) -> dict[str, list[str]]:
+    return {"targets": [f"127.0.0.1:{port}" for port in ports]}
+
+
 def _key(metric: Mapping[str, str]) -> str:
     left_out = {"__name__", "job", "instance", "model_name", "engine"}
     own = sorted(f"{name}={text}" for name, text in metric.items() if name not in left_out)
@@ -35,6 +50,8 @@ def _key(metric: Mapping[str, str]) -> str:
 
 class LivePrometheus:
     """A server that scrapes `PORTS` ports of its own choice twice a second; most of them stay closed.
+
+    One more port is scraped as the documentation says.
 
     The ports are known before it starts because it looks for new targets every five seconds only. They are kept bound
     and not listened on, so that nobody else gets one; whoever listens with SO_REUSEADDR, as the standard library's
@@ -45,6 +62,7 @@ class LivePrometheus:
         """Start `program` with its data in `folder` and wait until it answers."""
         self._resources = ExitStack()
         self._ports = [self._reserve() for _ in range(ports)]
+        self.documented_port = self._reserve()
         self.url = f"http://127.0.0.1:{self._reserve()}"
         self._log = folder / "prometheus.log"
         (folder / "rules.yml").write_text(rules, encoding="utf-8")
@@ -71,11 +89,14 @@ class LivePrometheus:
 
     def _configuration(self) -> dict[str, Any]:
         interval = f"{int(SCRAPE_SECONDS * 1000)}ms"
-        targets = [f"127.0.0.1:{port}" for port in self._ports]
+        documented = documented_scrape() | {"job_name": "documented", "scrape_interval": interval}
         return {
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
             "rule_files": ["rules.yml"],
-            "scrape_configs": [{"job_name": JOB, "static_configs": [{"targets": targets}]}],
+            "scrape_configs": [
+                {"job_name": JOB, "static_configs": [_targets(*self._ports)]},
+                documented | {"static_configs": [_targets(self.documented_port)]},
+            ],
         }
 
     def _is_ready(self) -> bool:
