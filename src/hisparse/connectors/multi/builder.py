@@ -1,0 +1,64 @@
+"""Plain statistics of any connector back into the container its class made."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hisparse.connectors.base import KVConnector
+from hisparse.connectors.multi.stats import CHILDREN_KEY, MultiKVConnectorStats, unwrapped
+from hisparse.telemetry import CATALOGUE, Catalogue, KVConnectorStats, build_kv_connector_stats
+
+
+class StatsBuilder:
+    """Builds containers at the front end: the ``build`` of a `TelemetryPipeline`.
+
+    A payload of this package is known by its form. A child of a class given here is built by that class, found
+    by the child's name (``name``, the class's own name, either with ``#0`` and so on).
+    """
+
+    def __init__(self, connectors: Iterable[type[KVConnector] | KVConnector] = ()) -> None:
+        """Know the classes of `connectors`, and the names of those that are objects."""
+        self._classes: dict[str, KVConnector | type[KVConnector]] = {}
+        for connector in connectors:
+            cls = connector if isinstance(connector, type) else type(connector)
+            for name in (cls.__name__, getattr(connector, "name", None)):
+                if isinstance(name, str):
+                    self._classes.setdefault(name, connector)
+
+    def __call__(self, data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
+        """Return the container with the plain form `data`, None for none that is known."""
+        return self._built("", unwrapped(data), catalogue)
+
+    def child(self, name: str, data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
+        """Return the container of the child `name` with the plain form `data`, None for an unknown child."""
+        connector = self._classes.get(name) or self._classes.get(name.rpartition("#")[0])
+        built = None if connector is None else connector.build_kv_connector_stats(data)
+        return self._built(name, data, catalogue) if built is None else built
+
+    def _built(self, name: str, data: Any, catalogue: Catalogue) -> KVConnectorStats | None:
+        built = build_kv_connector_stats(data, catalogue)
+        if built is not None or not isinstance(data, Mapping):
+            return built
+        is_multiple = CHILDREN_KEY in data
+        if not name and not is_multiple:
+            for connector in dict.fromkeys(self._classes.values()):
+                if (built := connector.build_kv_connector_stats(data)) is not None:
+                    return built
+            # A mapping of mappings is one of children by class; a child that has children says so.
+            is_multiple = all(_is_payload(value) for value in data.values())
+        build = _Children(self, catalogue)
+        return MultiKVConnectorStats(data, build=build, catalogue=catalogue) if is_multiple else None
+
+
+class _Children:
+    """A `StatsBuilder` for the children of one payload."""
+
+    def __init__(self, builder: StatsBuilder, catalogue: Catalogue) -> None:
+        self._builder = builder
+        self._catalogue = catalogue
+
+    def __call__(self, name: str, data: Any) -> KVConnectorStats | None:
+        return self._builder.child(name, data, self._catalogue)
+
+
+def _is_payload(value: Any) -> bool:
+    return value is None or isinstance(value, Mapping | KVConnectorStats)

@@ -1,0 +1,183 @@
+"""Statistics of several connectors, kept apart by child."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from hisparse.telemetry import (
+    CATALOGUE,
+    Catalogue,
+    KVConnectorStats,
+    OffloadingConnectorStats,
+    Sample,
+    SkipReason,
+)
+from hisparse.telemetry.store import ERRORS_METRIC
+from hisparse.telemetry.values import ItemError, LabelValues, read_text, show
+
+CHILDREN_KEY = "children"
+SHARED_KEY = "shared"
+MAX_CHILDREN = 64
+
+BuildChild = Callable[[str, Any], KVConnectorStats | None]
+
+
+class MultiKVConnectorStats(KVConnectorStats):
+    """One container for each child, by the child's name.
+
+    `data` is ``{"children": {name: container}, "shared": OffloadingConnectorStats}``; the plain form holds the
+    plain forms. A mapping of children alone, keyed by class, is read too. What several children count under one
+    name adds up. A level that several of them know is combined by the rule its metric has for ranks (``sum``,
+    else the extreme), since the last of them speaks for itself alone; ``shared`` carries such levels and info
+    combined over all children, those included that said nothing this time.
+    """
+
+    def __init__(self, data: Any = None, *, build: BuildChild, catalogue: Catalogue = CATALOGUE) -> None:
+        """Start empty and aggregate `data`.
+
+        Args:
+            data: Containers or plain forms by child; None for a child that has nothing to say.
+            build: Makes a child's container from its name and its plain form; None for an unknown child.
+            catalogue: Says how levels combine.
+        """
+        self._build = build
+        self._catalogue = catalogue
+        super().__init__(data)
+
+    def _empty(self) -> dict[str, Any]:
+        return {CHILDREN_KEY: {}, SHARED_KEY: OffloadingConnectorStats()}
+
+    @property
+    def children(self) -> Mapping[str, KVConnectorStats]:
+        """The children's containers by name."""
+        children: dict[str, KVConnectorStats] = self.data[CHILDREN_KEY]
+        return children
+
+    def add(self, name: Any, value: Any) -> None:
+        """Add what a child recorded, a container or its plain form; an unknown child is skipped and counted."""
+        value = unwrapped(value)
+        if value is None or (isinstance(value, Mapping) and not value):
+            return
+        try:
+            self._add(read_text(name, "a child's name"), value)
+        except ItemError as error:
+            self.skip(error.reason, str(error))
+        except Exception as error:  # noqa: BLE001  a child's fault must not take the other children's statistics
+            self.skip(SkipReason.INTERNAL, f"{show(name)}: {type(error).__name__}: {error}")
+
+    def share(self, shared: Any) -> None:
+        """Add levels and info that hold for several children together; the latest stand."""
+        stats = self.data[SHARED_KEY].aggregate(shared)
+        self._take_errors(stats)
+
+    def _add(self, name: str, value: Any) -> None:
+        known = self.children.get(name)
+        if known is None:
+            if len(self.children) >= MAX_CHILDREN:
+                raise ItemError(
+                    SkipReason.TOO_MANY_SERIES, f"{name!r} would be one of more than {MAX_CHILDREN} children"
+                )
+            known = value if isinstance(value, KVConnectorStats) else self._build(name, value)
+            if known is None:
+                raise ItemError(SkipReason.UNKNOWN_CONNECTOR, f"child {name!r} sent {show(value)}")
+            self.data[CHILDREN_KEY][name] = known
+        elif isinstance(value, KVConnectorStats) and type(value) is not type(known):
+            raise ItemError(
+                SkipReason.TYPE_CONFLICT,
+                f"child {name!r} has {type(known).__name__} here and {type(value).__name__} in the statistics merged",
+            )
+        else:
+            known.aggregate(value)
+        self._take_errors(known)
+
+    def _take_errors(self, child: KVConnectorStats) -> None:
+        # One container reports once: the sinks ask this one.
+        for reason, count in child.errors.items():
+            self.skip(reason, child.examples.get(reason, "reported by the sender of the statistics"), count)
+        child.errors, child.examples = {}, {}
+
+    def _aggregate(self, other: Any) -> None:
+        if not isinstance(other, MultiKVConnectorStats):
+            super()._aggregate(other)
+            return
+        # Built containers merge as they are: nobody needs to know how to build them again.
+        for reason, count in other.errors.items():
+            self.skip(reason, other.examples.get(reason, "reported by the sender of the statistics"), count)
+        for name, child in other.children.items():
+            self.add(name, child if name in self.children else deepcopy(child))
+        self.share(other.data[SHARED_KEY])
+
+    def _merge(self, data: Mapping[str, Any]) -> None:
+        children: Any = data
+        if CHILDREN_KEY in data:
+            children = data[CHILDREN_KEY]
+            for key in data.keys() - {CHILDREN_KEY, SHARED_KEY}:
+                self.skip(SkipReason.UNKNOWN_KEY, f"unknown section {show(key)}")
+            self.share(data.get(SHARED_KEY))
+        if not isinstance(children, Mapping):
+            self.skip(SkipReason.WRONG_TYPE, f"{CHILDREN_KEY} must be a mapping, got {show(children)}")
+            return
+        for name, value in children.items():
+            self.add(name, value)
+
+    def _plain(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {CHILDREN_KEY: {name: child.to_dict() for name, child in self.children.items()}}
+        shared = self.data[SHARED_KEY]
+        return plain if shared.is_empty() else {**plain, SHARED_KEY: shared.to_dict()}
+
+    def is_empty(self) -> bool:
+        """Tell whether no child recorded anything, skipped items included. Reads only."""
+        return not self.errors and all(child.is_empty() for child in self.children.values())
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield every child's series, and levels that several children know once. Reads only."""
+        levels: dict[tuple[str, LabelValues], list[Any]] = {}
+        for child in self.children.values():
+            for sample in _samples_of(child):
+                if sample.kind == "gauge":
+                    levels.setdefault((sample.name, sample.labels), []).append(sample.value)
+                else:
+                    yield sample
+        for sample in self.data[SHARED_KEY].samples():
+            levels[sample.name, sample.labels] = [sample.value]
+        for (name, labels), values in levels.items():
+            yield Sample(name, "gauge", labels, combined_level(self._catalogue, name, values))
+
+    def info(self) -> Mapping[str, list[dict[str, str]]]:
+        """Return the labels of the info gauges of all children."""
+        found = combined_info(child.info() for child in self.children.values())
+        return {**found, **self.data[SHARED_KEY].info()}
+
+    def reduce(self) -> dict[str, int | float]:
+        """Return what each child reduces to, each key after the child's name."""
+        return {
+            f"{name}: {key}": value for name, child in self.children.items() for key, value in child.reduce().items()
+        }
+
+
+def combined_level(catalogue: Mapping[str, Any], name: str, values: list[float]) -> float:
+    """Return one level for several children's, by the rule the metric has for several ranks."""
+    rule = catalogue[name].across_ranks if name in catalogue else "max"
+    return sum(values) if rule == "sum" else min(values) if rule == "min" else max(values)
+
+
+def combined_info(infos: Iterable[Mapping[str, list[dict[str, str]]]]) -> dict[str, list[dict[str, str]]]:
+    """Return all label mappings of each info gauge, each once."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for info in infos:
+        for name, mappings in info.items():
+            known = found.setdefault(name, [])
+            known.extend(labels for labels in mappings if labels not in known)
+    return found
+
+
+def _samples_of(child: KVConnectorStats) -> list[Sample]:
+    try:
+        return list(child.samples())
+    except Exception:  # noqa: BLE001  a child's fault must not take the other children's statistics
+        return [Sample(ERRORS_METRIC, "counter", (str(SkipReason.INTERNAL),), 1)]
+
+
+def unwrapped(value: Any) -> Any:
+    """Return what a dataclass of an engine wraps: some send ``{"data": payload}``."""
+    return value["data"] if isinstance(value, Mapping) and set(value) == {"data"} else value
