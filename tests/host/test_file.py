@@ -138,6 +138,18 @@ def test_a_cut_file_is_an_error_and_not_a_signal(
     assert path.stat().st_size == change(size)
 
 
+def test_a_file_cut_after_its_size_was_checked_is_an_error(
+    written: tuple[HostPool, RequestPages, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut between the check and the read fails the gather with the bytes found; nothing is copied."""
+    pool, request, path = written
+    monkeypatch.setattr(pool._storage._file, "check_intact", lambda: os.truncate(path, 4096))
+    out = np.full((100, 1152), 9, np.uint8)
+    with pytest.raises(CorruptPoolError, match=rf"{path} was cut while it was read: 1152 B expected at \d+, 0 B found"):
+        pool.read(0, request.rows(np.arange(100)), out)
+    assert (out == 9).all()
+
+
 def test_a_replaced_file_is_refused_and_left_alone(written: tuple[HostPool, RequestPages, Path]) -> None:
     """Another file under the pool's name fails the gather, and is not removed at close."""
     pool, request, path = written

@@ -126,10 +126,14 @@ class FileStorage:
         Raises:
             CorruptPoolError: The file was cut or replaced, or a row is not what was written; nothing was
                 copied.
+            StorageError: The disk failed to read a row; nothing was copied.
         """
         region = self.rows(layer)
         self._file.check_intact()
-        fetch_rows(self._plans[layer], rows, self._scratch)
+        row = fetch_rows(self._plans[layer], rows, self._scratch)
+        if row >= 0:
+            row_bytes = self.geometry.row_bytes[layer]
+            raise self._file.failed_read(self._file.offsets[layer] + row * row_bytes, row_bytes)
         if self._verify:
             idx = first_mismatch(self._plans[layer], rows, self._expected[layer])
             if idx >= 0:

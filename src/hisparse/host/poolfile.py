@@ -52,7 +52,8 @@ class PoolFile:
             ):
                 os.pwrite(self.fd, header, 0)
                 os.ftruncate(self.fd, self.size_bytes)
-                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+                if hasattr(os, "posix_fadvise"):  # not on macOS
+                    os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
         except OSError:
             self.close()
             raise
@@ -99,7 +100,10 @@ class PoolFile:
             StorageError: It refuses for another reason.
         """
         with _explained(f"cannot reserve {num_bytes} B for {self.path}", "free disk space or move the pool"):
-            os.posix_fallocate(self.fd, offset, num_bytes)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self.fd, offset, num_bytes)
+            else:  # macOS
+                self.write(offset, memoryview(bytes(num_bytes)))
 
     def write(self, offset: int, data: memoryview) -> None:
         """Write at an offset; a system call, not the mapping, so that a fault is an error and not a signal.
@@ -112,6 +116,20 @@ class PoolFile:
             while data:
                 written = os.pwrite(self.fd, data, offset)
                 data, offset = data[written:], offset + written
+
+    def failed_read(self, offset: int, num_bytes: int) -> StorageError:
+        """Read again what could not be read; returns the error that says why."""
+        remedy = "end the requests that hold these rows, and check the disk"
+        try:
+            with _explained(f"cannot read {num_bytes} B of {self.path} at {offset}", remedy):
+                found = len(os.pread(self.fd, num_bytes, offset))
+        except StorageError as error:
+            return error
+        if found < num_bytes:
+            return CorruptPoolError(
+                f"{self.path} was cut while it was read: {num_bytes} B expected at {offset}, {found} B found"
+            )
+        return StorageError(f"{num_bytes} B of {self.path} at {offset} could not be read, and now can; {remedy}")
 
     def close(self) -> None:
         """Close and remove the file; a child process that inherited it only closes it."""
