@@ -5,5 +5,44 @@ decides nothing. Neither knows the engine: an integration is a thin shim over th
 """
 
 from hisparse.connectors.base import KVConnector, PromMetrics
+from hisparse.connectors.hisparse import (
+    CounterSource,
+    CounterTotals,
+    GroupCounterSource,
+    HiSparseConnector,
+    HiSparseConnectorWorker,
+    HostLevels,
+    LevelSource,
+    PendingSample,
+)
+from hisparse.connectors.multi import MultiConnector, MultiKVConnectorStats, StatsBuilder
+from hisparse.connectors.offloading import (
+    DirectionalTransferStats,
+    ManagerTelemetry,
+    OffloadingConnectorScheduler,
+    OffloadingWorkerMetadata,
+    OffloadPromMetrics,
+    TransferStats,
+)
 
-__all__ = ["KVConnector", "PromMetrics"]
+__all__ = [
+    "CounterSource",
+    "CounterTotals",
+    "DirectionalTransferStats",
+    "GroupCounterSource",
+    "HiSparseConnector",
+    "HiSparseConnectorWorker",
+    "HostLevels",
+    "KVConnector",
+    "LevelSource",
+    "ManagerTelemetry",
+    "MultiConnector",
+    "MultiKVConnectorStats",
+    "OffloadPromMetrics",
+    "OffloadingConnectorScheduler",
+    "OffloadingWorkerMetadata",
+    "PendingSample",
+    "PromMetrics",
+    "StatsBuilder",
+    "TransferStats",
+]

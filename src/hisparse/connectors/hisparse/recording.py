@@ -1,0 +1,28 @@
+"""What a worker's counters grew by, under the names of the catalogue."""
+
+from hisparse.connectors.hisparse.totals import CounterTotals
+from hisparse.hot import FETCH_METRIC, MISSES_METRIC
+from hisparse.kernels import COUNT_FIELDS
+from hisparse.telemetry import HiSparseConnectorStats
+
+_HIT, _MISS = COUNT_FIELDS.index("hit"), COUNT_FIELDS.index("miss")
+
+
+def record_growth(stats: HiSparseConnectorStats, growth: CounterTotals, *, with_zeros: bool) -> None:
+    """Record `growth` in `stats`; `with_zeros` makes every series exist, whether it grew or not."""
+    for group, outcomes in enumerate(growth.selections.tolist()):
+        for outcome, count in zip(COUNT_FIELDS, outcomes, strict=True):
+            if count or with_zeros:
+                stats.increase_counter("hisparse_hot_selections_total", count, (outcome, group))
+    layers = [layer for members in growth.groups for layer in members]
+    for layer, loaded_bytes in zip(layers, growth.loaded_bytes.tolist(), strict=True):
+        if loaded_bytes or with_zeros:
+            stats.increase_counter("hisparse_hot_copied_bytes_total", loaded_bytes, ("host_to_device", layer))
+    for name, histogram in ((FETCH_METRIC, growth.fetches), (MISSES_METRIC, growth.request_misses)):
+        if histogram.count:
+            stats.merge_histogram(name, histogram)
+    if growth.link_bytes_per_second:
+        stats.set_gauge("hisparse_host_link_bytes_per_second", growth.link_bytes_per_second)
+    if not growth.is_zero:
+        hits, misses = (int(growth.selections[:, outcome].sum()) for outcome in (_HIT, _MISS))
+        stats.record_snapshot(hits, misses, int(growth.loaded_bytes.sum()))

@@ -1,0 +1,77 @@
+"""Running totals of a worker's counters, and what they grew by."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hisparse.hot.counters import FETCH_METRIC, MISSES_METRIC, empty_histogram
+from hisparse.kernels import COUNT_FIELDS
+from hisparse.telemetry import Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class CounterTotals:
+    """Everything a worker has counted since its counters were last set to zero.
+
+    Attributes:
+        groups: Layers of each index group.
+        selections: int64 ``[groups, 4]``, in the order of `hisparse.kernels.COUNT_FIELDS`.
+        loaded_bytes: int64 ``[layers]``, bytes copied to the hot buffers, in the order of `groups`.
+        fetches: Gathers by duration, in the buckets `hisparse.hot.FETCH_METRIC` declares.
+        request_misses: Misses of one request in one step, in the buckets `hisparse.hot.MISSES_METRIC` declares.
+        epoch: How often the counters were set to zero; totals of two epochs have nothing in common.
+        link_bytes_per_second: A level: speed of copies from host to device, 0 where not measured.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    selections: NDArray[np.int64]
+    loaded_bytes: NDArray[np.int64]
+    fetches: Histogram
+    request_misses: Histogram
+    epoch: int = 0
+    link_bytes_per_second: float = 0.0
+
+    @classmethod
+    def zero(cls, groups: tuple[tuple[int, ...], ...], *, epoch: int = 0) -> "CounterTotals":
+        """Return the totals of counters that have counted nothing."""
+        return cls(
+            groups,
+            np.zeros((len(groups), len(COUNT_FIELDS)), np.int64),
+            np.zeros(sum(map(len, groups)), np.int64),
+            empty_histogram(FETCH_METRIC),
+            empty_histogram(MISSES_METRIC),
+            epoch,
+        )
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing was counted."""
+        counted = self.selections.any() or self.loaded_bytes.any()
+        return not (counted or self.fetches.count or self.request_misses.count)
+
+    def since(self, before: "CounterTotals") -> "CounterTotals":
+        """Return what was counted after `before`.
+
+        Counters that were set to zero in between, which a new epoch or any count that fell tells, have counted
+        all their totals after it. Counts are compared modulo 2**64, so one that wraps has not fallen.
+        """
+        if before.epoch != self.epoch or before.groups != self.groups:
+            return self
+        selections, loaded_bytes = self.selections - before.selections, self.loaded_bytes - before.loaded_bytes
+        fetches = _difference(self.fetches, before.fetches)
+        request_misses = _difference(self.request_misses, before.request_misses)
+        counts = (selections.min(initial=0), loaded_bytes.min(initial=0), *fetches.counts, *request_misses.counts)
+        if min(counts) < 0:
+            return self
+        return CounterTotals(
+            self.groups, selections, loaded_bytes, fetches, request_misses, self.epoch, self.link_bytes_per_second
+        )
+
+
+def _difference(now: Histogram, before: Histogram) -> Histogram:
+    """Return the samples of `now` that are not in `before`; a count below 0 says that it had others."""
+    if now.bounds != before.bounds:
+        return now
+    counts = [new - old for new, old in zip(now.counts, before.counts, strict=True)]
+    return Histogram(now.bounds, counts, max(0.0, now.sum - before.sum))
