@@ -38,12 +38,12 @@ class StatsBuilder:
         built = build_kv_connector_stats(data, catalogue)
         if built is not None or not isinstance(data, Mapping):
             return built
-        is_multiple = CHILDREN_KEY in data
+        is_multiple = CHILDREN_KEY in data or (not name and any(key in self._classes for key in data))
         if not name and not is_multiple:
             for connector in dict.fromkeys(self._classes.values()):
-                if (built := connector.build_kv_connector_stats(data)) is not None:
+                if (built := connector.build_kv_connector_stats(data)) is not None and not built.errors:
                     return built
-            # A mapping of mappings is one of children by class; a child that has children says so.
+            # Children of classes unknown here; a child that has children of its own says so.
             is_multiple = all(_is_payload(value) for value in data.values())
         build = _Children(self, catalogue)
         return MultiKVConnectorStats(data, build=build, catalogue=catalogue) if is_multiple else None
