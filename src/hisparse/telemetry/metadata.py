@@ -15,7 +15,7 @@ AcrossRanks = Literal["sum", "once", "max", "min"]
 UNITS = frozenset(
     {
         *("bytes", "bytes_per_second", "rows", "pages", "seconds", "ratio", "tokens", "blocks"),
-        *("selections", "requests", "transfers", "samples", "errors", "info"),
+        *("selections", "requests", "transfers", "samples", "errors", "files", "info"),
     }
 )
 MULTIPROCESS_MODES = frozenset(

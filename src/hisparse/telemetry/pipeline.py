@@ -116,6 +116,10 @@ class TelemetryPipeline:
 
     def flush(self) -> None:
         """Log what happened since the last line now, for shutdown; the totals are always up to date."""
+        if self._stores and self._exporter.keep_registered(self.registry):
+            logger.warning("the metrics had been dropped from their registry; they are registered again")
+        for engine in self._stores:
+            self._exporter.share(self._model_name, engine)
         now = self._clock()
         line = self._logging.line(list(self._stores.values()), now - self._logged_at)
         self._logged_at = now
@@ -152,6 +156,7 @@ class TelemetryPipeline:
                 continue
             self._warn(store.apply(stats))
             store.set_level(TIMESTAMP_METRIC, self._wall_clock())
+        self._exporter.share(self._model_name, engine)
 
     def _store(self, engine: Any) -> MetricStore | None:
         known = self._stores.get(engine) if isinstance(engine, int) else None

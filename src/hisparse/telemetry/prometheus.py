@@ -5,26 +5,22 @@ from threading import Lock
 from typing import Self
 
 from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
+from prometheus_client.samples import Sample
 
 from hisparse.errors import MetricError
 from hisparse.telemetry.catalogue import Catalogue
 from hisparse.telemetry.deprecated import help_text, series_of
+from hisparse.telemetry.exposition import COMMON_LABELS, Common, FamilyText, bucket_texts
 from hisparse.telemetry.histogram import Histogram, Value
 from hisparse.telemetry.metadata import MetricMetadata
+from hisparse.telemetry.multiprocess import ProcessValues
 from hisparse.telemetry.naming import family_name
-from hisparse.telemetry.store import MetricStore
+from hisparse.telemetry.store import MetricStore, Series
 from hisparse.telemetry.values import LabelValues
 
-_Key = tuple[str, str]
-
-
-class _Family(Metric):
-    """A metric family that knows its collector, which is how a second pipeline finds the first one's."""
-
-    def __init__(self, name: str, metadata: MetricMetadata, owner: "KVConnectorPrometheus") -> None:
-        super().__init__(family_name(name), help_text(metadata), metadata.kind)
-        self.owner = owner
+_Engines = Mapping[Common, Mapping[LabelValues, Value]]
 
 
 class KVConnectorPrometheus:
@@ -37,9 +33,12 @@ class KVConnectorPrometheus:
     def __init__(self, catalogue: Catalogue) -> None:
         """Start without engines; `attach` registers."""
         self._lock = Lock()
-        self._catalogue = catalogue
-        self._stores: dict[_Key, MetricStore] = {}
-        self._users: dict[_Key, int] = {}
+        self._catalogue = Catalogue({})
+        self._stores: dict[Common, MetricStore] = {}
+        self._users: dict[Common, int] = {}
+        self._texts: dict[str, FamilyText] = {}
+        self._shared = ProcessValues.of_environment()
+        self.declare(catalogue)
 
     @classmethod
     def attach(cls, registry: CollectorRegistry, catalogue: Catalogue) -> Self:
@@ -53,13 +52,24 @@ class KVConnectorPrometheus:
             registry.register(collector)
         except ValueError as error:
             for family in registry.collect():
-                if isinstance(family, _Family) and isinstance(family.owner, cls):
+                if isinstance(family, OwnFamily) and isinstance(family.owner, cls):
                     family.owner.declare(catalogue)
                     return family.owner
             raise MetricError(
                 f"the registry has these metrics from elsewhere, give another registry: {error}"
             ) from error
         return collector
+
+    def keep_registered(self, registry: CollectorRegistry) -> bool:
+        """Register again where somebody dropped the collector; return whether that was so.
+
+        An engine that is made again in one process may clear the registry of everything it takes for its own.
+        """
+        try:
+            registry.register(self)
+        except ValueError:
+            return False
+        return True
 
     def declare(self, catalogue: Catalogue) -> None:
         """Add metrics to those of all engines.
@@ -69,8 +79,11 @@ class KVConnectorPrometheus:
         """
         with self._lock:
             self._catalogue = self._catalogue.merged(catalogue)
-            for store in self._stores.values():
+            for name, metadata in catalogue.items():
+                self._texts.setdefault(name, FamilyText(name, metadata))
+            for key, store in self._stores.items():
                 store.declare(catalogue)
+                self._share(key, store, everything=True)
 
     def acquire(self, model_name: str, engine: int) -> MetricStore:
         """Return the totals of an engine of a model, made at first; `release` them when done."""
@@ -79,6 +92,7 @@ class KVConnectorPrometheus:
             self._users[key] = self._users.get(key, 0) + 1
             if key not in self._stores:
                 self._stores[key] = MetricStore(self._catalogue)
+                self._share(key, self._stores[key], everything=True)
             return self._stores[key]
 
     def release(self, model_name: str, engine: int) -> None:
@@ -87,46 +101,123 @@ class KVConnectorPrometheus:
         with self._lock:
             self._users[key] -= 1
             if not self._users[key]:
+                self._share(key, self._stores[key])
+                if self._shared is not None:
+                    self._shared.end(key, self._catalogue)
+                for text in self._texts.values():
+                    text.forget(key)
                 del self._users[key], self._stores[key]
+
+    def share(self, model_name: str, engine: int) -> None:
+        """Write what an engine published to the files that other processes read, where there are such."""
+        if self._shared is None:
+            return
+        key = (model_name, str(engine))
+        with self._lock:
+            if key in self._stores:
+                self._share(key, self._stores[key])
+
+    def _share(self, key: Common, store: MetricStore, *, everything: bool = False) -> None:
+        if self._shared is not None:
+            touched = store.take_touched()
+            totals = store.snapshot(None if everything else touched)
+            self._shared.write(key, self._catalogue, totals, touched=touched)
 
     def describe(self) -> Iterator[Metric]:
         """Yield the families without samples, by which the registry notices duplicate names."""
         for name, metadata in self._catalogue.items():
-            yield _Family(name, metadata, self)
+            yield OwnFamily(name, metadata, owner=self, text=self._texts[name], engines={})
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families; all series of an engine are of one moment."""
         with self._lock:
-            catalogue = self._catalogue
-            snapshots = {key: store.snapshot() for key, store in self._stores.items()}
+            catalogue, texts = self._catalogue, dict(self._texts)
+            snapshots: dict[Common, dict[str, Series]] = {k: store.snapshot() for k, store in self._stores.items()}
         for name, metadata in catalogue.items():
-            family = _Family(name, metadata, self)
-            for (model_name, engine), snapshot in snapshots.items():
-                common = {"model_name": model_name, "engine": engine}
-                _add_samples(family, metadata, series_of(name, metadata, snapshot), common=common)
-            yield family
+            engines = {key: series_of(name, metadata, totals) for key, totals in snapshots.items()}
+            yield OwnFamily(name, metadata, owner=self, text=texts[name], engines=engines)
 
 
-def _add_samples(
-    family: Metric, metadata: MetricMetadata, series: Mapping[LabelValues, Value], *, common: dict[str, str]
-) -> None:
-    name = f"{family.name}_total" if metadata.kind == "counter" else family.name
-    for values, value in series.items():
-        labels = common | dict(zip(metadata.labelnames, values, strict=True))
-        if isinstance(value, Histogram):
-            _add_histogram(family, labels, value)
-        else:
-            family.add_sample(name, labels, value)
+class OwnFamily(Metric):
+    """A family that makes its samples when somebody reads them, and knows its collector.
+
+    The endpoint takes its text instead. By the collector a second pipeline finds the first one's.
+
+    Attributes:
+        owner: The collector.
+    """
+
+    def __init__(
+        self, name: str, metadata: MetricMetadata, *, owner: KVConnectorPrometheus, text: FamilyText, engines: _Engines
+    ) -> None:
+        """Keep the values of all engines as they were at the scrape."""
+        self.owner = owner
+        self._metadata, self._text, self._engines = metadata, text, engines
+        self._made: list[Sample] | None = None
+        super().__init__(family_name(name), help_text(metadata), metadata.kind)
+        self._made = None
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The samples, in the order in which the text has them."""
+        if self._made is None:
+            self._made = list(_samples(self.name, self._metadata, self._engines))
+        return self._made
+
+    @samples.setter
+    def samples(self, samples: list[Sample]) -> None:
+        self._made = samples
+
+    def text(self) -> str:
+        """Return the family in text format 0.0.4."""
+        return self._text.write(self._engines)
 
 
-def _add_histogram(family: Metric, labels: dict[str, str], histogram: Histogram) -> None:
+def _samples(family: str, metadata: MetricMetadata, engines: _Engines) -> Iterator[Sample]:
+    name = f"{family}_total" if metadata.kind == "counter" else family
+    for common, series in engines.items():
+        shared = dict(zip(COMMON_LABELS, common, strict=True))
+        for values, value in series.items():
+            labels = shared | dict(zip(metadata.labelnames, values, strict=True))
+            if isinstance(value, Histogram):
+                yield from _histogram_samples(name, labels, value)
+            else:
+                yield Sample(name, labels, value)
+
+
+def _histogram_samples(name: str, labels: dict[str, str], histogram: Histogram) -> Iterator[Sample]:
     running = 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+    for le, count in zip(bucket_texts(histogram), histogram.counts, strict=True):
         running += count
-        family.add_sample(
-            f"{family.name}_bucket",
-            labels | {"le": "+Inf" if bound == float("inf") else repr(bound)},
-            running,
-        )
-    family.add_sample(f"{family.name}_count", labels, running)
-    family.add_sample(f"{family.name}_sum", labels, histogram.sum)
+        yield Sample(f"{name}_bucket", labels | {"le": le}, running)
+    yield Sample(f"{name}_count", labels, running)
+    yield Sample(f"{name}_sum", labels, histogram.sum)
+
+
+class _Foreign:
+    """Families of other collectors, as something that the client can write."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def registry_text(registry: CollectorRegistry) -> bytes:
+    """Return all families of `registry` in text format 0.0.4, exactly as the client would write them.
+
+    Raises:
+        Exception: Whatever a foreign collector raises.
+    """
+    parts: list[bytes] = []
+    foreign: list[Metric] = []
+    for family in registry.collect():
+        if isinstance(family, OwnFamily):
+            if foreign:
+                parts.append(generate_latest(_Foreign(foreign)))
+                foreign = []
+            parts.append(family.text().encode())
+        else:
+            foreign.append(family)
+    return b"".join([*parts, generate_latest(_Foreign(foreign))])
