@@ -3,9 +3,8 @@
 Cold: the page cache of the file is dropped before each call.  Warm: the rows are in the page cache and mapped.
 Time is the clock on the wall, since waiting for the disk is what is measured; a directory in memory
 (``TMPDIR=/dev/shm``) has nothing to wait for and shows no cold figures worth reading.  Rows are picked at random
-from all rows, and from a run of neighbouring ones, where several lie in one page.  What the disk itself takes is
-measured by reads past the page cache, one a row, all submitted at once: no way that asks for every row by itself
-can be faster.
+from all rows, and from a run of neighbouring ones, where several lie in one page.  What the disk itself takes shows
+in direct reads: past the page cache, one a row, all submitted at once.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ ROW_BYTES = 1152
 NUM_ROWS = 1000
 NEAR_ROWS = 8 * NUM_ROWS
 GOAL_COLD_MICROSECONDS = 15.0
-DISK = "cold, the disk's own limit"
+DIRECT = "cold, direct reads, all at once"
 
 Gather = Callable[[NDArray[np.int64], NDArray[np.uint8]], object]
 
@@ -139,7 +138,7 @@ class Pool:
             Case("memory pool", from_memory, None, cold=False),
         ]
         if disk is not None:
-            cases.insert(2, Case(DISK, lambda rows, _: disk.read(rows), None, cold=True))
+            cases.insert(2, Case(DIRECT, lambda rows, _: disk.read(rows), None, cold=True))
         return cases
 
 
@@ -153,11 +152,12 @@ def measure(pool: Pool, among: int, repeats: int) -> dict[str, float]:
     for case in cases:
         case.gather(np.arange(NUM_ROWS), out)
     # A cold case takes a hundred times longer, and the rows of all later cases have to be read again.
-    for cold, times in ((True, max(5, repeats // 4)), (False, repeats)):
+    for cold, times in ((True, repeats // 2), (False, repeats)):
         if not cold:
             pool.warm()
         for _ in range(times):
-            for case in [case for case in cases if case.cold == cold]:
+            # In any order, since the disk is quicker after some cases than after others.
+            for case in source.permutation([case for case in cases if case.cold == cold]).tolist():
                 if cold:
                     pool.drop()
                 rows = source.integers(first_rows) + source.integers(0, among, NUM_ROWS)
@@ -170,7 +170,7 @@ def measure(pool: Pool, among: int, repeats: int) -> dict[str, float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     asked = harness.options(__doc__ or "", argv)
-    pool_rows, repeats = (100_000, 20) if asked.quick else (200_000, 40)
+    pool_rows, repeats = (100_000, 12) if asked.quick else (200_000, 40)
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(Pool(directory, pool_rows)) as pool:
         apart, near = (measure(pool, among, repeats) for among in (pool.file.geometry.rows, NEAR_ROWS))
         cases = pool.cases()
@@ -183,9 +183,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     faults = apart["cold, one fault a row"] / apart["cold, file pool"]
     goals.append(harness.goal("cold file pool, times as fast as one fault a row", faults, 6.0))
-    if DISK in apart:
-        taken = apart["cold, file pool"] / apart[DISK]
-        goals.append(harness.goal("cold file pool, times what the disk itself takes", taken, 1.25, at_most=True))
+    if DIRECT in apart:
+        taken = apart["cold, file pool"] / apart[DIRECT]
+        goals.append(harness.goal("cold file pool, times the direct reads", taken, 1.25, at_most=True))
+        goals.append(
+            f"the disk: {1e6 / apart[DIRECT]:.0f} random reads a second; "
+            f"{GOAL_COLD_MICROSECONDS:g} us a row need {1e6 / GOAL_COLD_MICROSECONDS:.0f}"
+        )
     columns = ["", f"among {pool_rows}", f"among {NEAR_ROWS}", "goal"]
     return harness.emit([harness.Report(title, columns, rows, goals)], as_json=asked.json)
 
