@@ -1,32 +1,51 @@
 """The metrics endpoint: text format 0.0.4 over HTTP, on loopback unless told otherwise."""
 
+import gzip
 import logging
 import socket
+import time
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Self
 
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import REGISTRY, CollectorRegistry
 
 from hisparse.errors import SettingError
+from hisparse.telemetry.multiprocess import shared_registry
+from hisparse.telemetry.prometheus import registry_text
 
 logger = logging.getLogger("hisparse")
 
 # Whatever the client accepts, it gets this format: encoders of newer ones rewrite the ':' of operator names.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_PORT = 65535
+MAX_CONNECTIONS = 16
+MAX_CONNECTION_SECONDS = 10.0
+# The fastest level makes the text 20 times smaller, and zlib lets other threads run meanwhile.
+_GZIP_LEVEL = 1
+_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def accepts_gzip(header: str) -> bool:
+    """Tell whether an Accept-Encoding header lets the answer be compressed."""
+    for part in header.lower().split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "").rstrip("0") not in {"q=", "q=0."}
+    return False
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET /metrics and nothing else."""
+    """Answers GET and HEAD of /metrics and nothing else."""
 
-    timeout = 10  # a client that sends nothing does not hold its thread for longer
+    server_version, sys_version = "hisparse", ""
+    timeout = MAX_CONNECTION_SECONDS
 
-    def __init__(self, registry: CollectorRegistry, *args: Any) -> None:
-        self._registry = registry
+    def __init__(self, read: Callable[[], bytes], *args: Any) -> None:
+        self._read = read
         super().__init__(*args)
 
     def do_GET(self) -> None:
@@ -34,30 +53,77 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, b"metrics are at /metrics\n")
             return
         try:
-            body = generate_latest(self._registry)
+            body = self._read()
         except Exception as error:  # noqa: BLE001  any collector of the registry may fail, the endpoint must not
             logger.warning("a collector of the registry failed: %s: %s", type(error).__name__, error)
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"a collector of the registry failed, see the log\n")
             return
-        self._answer(HTTPStatus.OK, body)
+        if accepts_gzip(self.headers.get("Accept-Encoding", "")):
+            body = gzip.compress(body, compresslevel=_GZIP_LEVEL, mtime=0)
+            self._answer(HTTPStatus.OK, body, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+        else:
+            self._answer(HTTPStatus.OK, body, ("Vary", "Accept-Encoding"))
 
-    def _answer(self, status: HTTPStatus, body: bytes) -> None:
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002  the base class passes it
+        """Answer what the base class refuses, a malformed request or a method that has no function here."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, b"metrics are read with GET\n", ("Allow", "GET, HEAD"))
+        else:
+            self._answer(HTTPStatus(code), f"{message or HTTPStatus(code).phrase}\n".encode())
+
+    def _answer(self, status: HTTPStatus, body: bytes, *headers: tuple[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
+        for name, value in (("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(body))), *headers):
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class names the argument
         """Keep scrapes out of the log."""
 
 
 class _Server(ThreadingHTTPServer):
+    """Serves at most `MAX_CONNECTIONS` clients at once, and none for longer than `MAX_CONNECTION_SECONDS`."""
+
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], registry: CollectorRegistry) -> None:
+    def __init__(self, address: tuple[str, int], read: Callable[[], bytes]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, partial(_Handler, registry))
+        self._lock = Lock()
+        self._since: dict[socket.socket, float] = {}
+        super().__init__(address, partial(_Handler, read))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            is_busy = len(self._since) >= MAX_CONNECTIONS
+            if not is_busy:
+                self._since[request] = time.monotonic()
+        if is_busy:
+            request.settimeout(0)
+            request.send(_BUSY)
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up on clients that send or read too slowly; called several times a second."""
+        oldest = time.monotonic() - MAX_CONNECTION_SECONDS
+        with self._lock:
+            late = [connection for connection, since in self._since.items() if since < oldest]
+        for connection in late:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)  # its thread finds the end of the stream and closes
+            except OSError as error:
+                logger.debug("a metrics client was gone already: %s", error)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class calls it so
         """Take no notice of clients that hang up."""
@@ -74,7 +140,7 @@ class MetricsServer:
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         """Bind and serve from a daemon thread; see `start_metrics_server`."""
-        self._server = _Server((host, port), registry)
+        self._server = _Server((host, port), partial(registry_text, registry))
         self.host = host
         self.port: int = self._server.server_address[1]
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
@@ -107,6 +173,8 @@ def start_metrics_server(
 ) -> MetricsServer:
     """Serve `registry` at ``http://host:port/metrics`` and return the running endpoint.
 
+    Where ``PROMETHEUS_MULTIPROC_DIR`` names a directory, what all processes wrote there is served instead.
+
     Args:
         registry: prometheus_client's default registry where None.
         host: Address to listen on; loopback unless others shall read the metrics.
@@ -117,8 +185,9 @@ def start_metrics_server(
     """
     if not 0 <= port <= MAX_PORT:
         raise SettingError(f"metrics port must be 0 to {MAX_PORT}, got {port}: change --metrics-port")
+    own = REGISTRY if registry is None else registry
     try:
-        return MetricsServer(REGISTRY if registry is None else registry, host, port)
+        return MetricsServer(shared_registry() or own, host, port)
     except OSError as error:
         raise SettingError(
             f"cannot serve metrics on {host}:{port} ({error.strerror or error}): "
