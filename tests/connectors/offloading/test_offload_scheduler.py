@@ -1,0 +1,170 @@
+"""The scheduler side of offloading."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from hisparse.connectors import OffloadingConnectorScheduler, OffloadingWorkerMetadata
+from hisparse.telemetry import (
+    CATALOGUE,
+    GaugeMetadata,
+    KVConnectorStats,
+    OffloadingConnectorStats,
+    TelemetryPipeline,
+)
+
+INFO = "hisparse_offload_config_info"
+WITH_INFO = CATALOGUE.merged(
+    {INFO: GaugeMetadata("Tiers; always 1.", unit="info", labelnames=("capacity_blocks", "tier"), log=None)}
+)
+
+
+class Manager:
+    """A manager that skipped 3 stores since it was last asked, and has two tiers."""
+
+    def __init__(self, capacity_blocks: int | None = 16384) -> None:
+        self.skipped = 3
+        self.capacity_blocks = capacity_blocks
+
+    def get_stats(self) -> KVConnectorStats | Mapping[str, Any] | None:
+        """Return the stores skipped since the last call."""
+        stats = OffloadingConnectorStats()
+        stats.increase_counter("vllm:kv_offload_stores_skipped", self.skipped)
+        skipped, self.skipped = self.skipped, 0
+        return stats if skipped else None
+
+    def config_info(self) -> Mapping[str, Any]:
+        """Return the tiers."""
+        tiers = [{"tier": "cpu", "capacity_blocks": self.capacity_blocks}, {"tier": "file"}]
+        return {INFO: tiers}
+
+
+class Broken:
+    """A manager that raises whenever it is asked."""
+
+    def get_stats(self) -> None:
+        """Raise."""
+        raise ValueError("no statistics today")
+
+    def config_info(self) -> Mapping[str, Any]:
+        """Raise."""
+        raise KeyError("spec")
+
+
+def report(**changed: Any) -> OffloadingWorkerMetadata:
+    """Return one worker's report of one transfer."""
+    metadata = OffloadingWorkerMetadata()
+    measured = {"direction": "load", "size_bytes": 100, "started": 0, "ended": 2, **changed}
+    metadata.transfers.record(measured.pop("direction"), **measured)
+    return metadata
+
+
+def test_a_transfer_is_in_the_statistics_of_its_step() -> None:
+    """What workers report before a drain is in it, flat, and the next drain has nothing."""
+    connector = OffloadingConnectorScheduler()
+    connector.update(report())
+    connector.update(report().take())
+    connector.update(None)
+    stats = connector.get_kv_connector_stats()
+    assert stats is not None
+    reduced = stats.reduce()
+    assert reduced["vllm:kv_offload_load_bytes"] == 200
+    assert reduced["vllm:kv_offload_load_time"] == 4
+    assert reduced["hisparse_offload_transfers_total:('load', 'success')"] == 2
+    assert connector.get_kv_connector_stats() is None
+
+
+def test_what_a_manager_skipped_passes_through() -> None:
+    """A manager's counters reach the statistics as they are, each increment once."""
+    connector = OffloadingConnectorScheduler(Manager())
+    stats = connector.get_kv_connector_stats()
+    assert stats is not None
+    assert stats.reduce() == {"vllm:kv_offload_stores_skipped": 3}
+    assert connector.get_kv_connector_stats() is None
+
+
+def test_the_configuration_is_sent_once_and_again_on_demand() -> None:
+    """The first drain carries the tiers; later ones don't until somebody new must hear, or a reset."""
+    connector = OffloadingConnectorScheduler(Manager())
+    told = []
+    for step in range(6):
+        if step == 2:
+            connector.announce()
+        if step == 4:
+            connector.reset_cache()
+        stats = connector.get_kv_connector_stats()
+        told.append(stats is not None and INFO in stats.info())
+    assert told == [True, False, True, False, True, False]
+
+
+@pytest.mark.parametrize(("capacity_blocks", "shown"), [(16384, "16384"), (None, "")])
+def test_an_unknown_capacity_is_empty_text(capacity_blocks: int | None, shown: str) -> None:
+    """A label is the number, or empty while it is not known; never the text None."""
+    stats = OffloadingConnectorScheduler(Manager(capacity_blocks)).get_kv_connector_stats()
+    assert stats is not None
+    assert stats.info() == {INFO: [{"tier": "cpu", "capacity_blocks": shown}, {"tier": "file"}]}
+
+
+def test_a_broken_manager_is_counted_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A manager that raises costs its own numbers; the workers' are there, and the log has one line for each call."""
+    connector = OffloadingConnectorScheduler(Broken())
+    for _ in range(3):
+        connector.update(report())
+        stats = connector.get_kv_connector_stats()
+        assert stats is not None
+        assert stats.reduce()["vllm:kv_offload_load_bytes"] == 100
+        assert stats.errors["internal"] >= 1
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "get_stats of Broken raised ValueError: no statistics today" in caplog.text
+
+
+def test_what_a_worker_could_not_measure_is_counted_at_the_front_end(registry: CollectorRegistry) -> None:
+    """An error of a worker travels with its transfers and reaches the error counter."""
+    connector = OffloadingConnectorScheduler()
+    connector.update(report(size_bytes=-1).take())
+    with TelemetryPipeline(registry=registry, catalogue=WITH_INFO) as pipeline:
+        pipeline.publish({connector.name: connector.get_kv_connector_stats()})
+        assert registry.get_sample_value(
+            "hisparse_telemetry_errors_total", {"model_name": "", "engine": "0", "reason": "negative"}
+        )
+
+
+def test_configuration_alone_writes_no_log_line(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    """An info-only payload shows in Prometheus, is not cleared by later payloads, and the log stays silent."""
+    caplog.set_level(logging.INFO)
+    manager = Manager()
+    manager.skipped = 0
+    connector = OffloadingConnectorScheduler(manager)
+    with TelemetryPipeline(registry=registry, catalogue=WITH_INFO) as pipeline:
+        pipeline.publish({connector.name: connector.get_kv_connector_stats()})
+        pipeline.flush()
+        assert caplog.messages == []
+        connector.update(report())
+        pipeline.publish({connector.name: connector.get_kv_connector_stats()})
+        labels = {"model_name": "", "engine": "0", "capacity_blocks": "16384", "tier": "cpu"}
+        assert registry.get_sample_value(INFO, labels) == 1
+        assert registry.get_sample_value(INFO, {**labels, "capacity_blocks": "", "tier": "file"}) == 1
+
+
+def test_nothing_recorded_is_lost_at_reset_or_shutdown() -> None:
+    """What was reported before a reset and a shutdown comes out after them."""
+    connector = OffloadingConnectorScheduler()
+    connector.update(report())
+    connector.reset_cache()
+    connector.update(report())
+    connector.shutdown()
+    connector.shutdown()
+    stats = connector.get_kv_connector_stats()
+    assert stats is not None
+    assert stats.reduce()["vllm:kv_offload_load_bytes"] == 200
+
+
+@pytest.mark.parametrize("data", [None, {}])
+def test_nothing_builds_empty_statistics(data: Any) -> None:
+    """None and an empty mapping build an empty container of the right kind."""
+    stats = OffloadingConnectorScheduler.build_kv_connector_stats(data)
+    assert isinstance(stats, OffloadingConnectorStats)
+    assert stats.is_empty()
