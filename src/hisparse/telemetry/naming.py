@@ -1,34 +1,36 @@
 """Which names a metric may have: a name says whose it is, what it counts and in which unit."""
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from hisparse.errors import MetricError
-from hisparse.telemetry.metadata import MetricMetadata
+from hisparse.telemetry.metadata import Kind, MetricMetadata
 
 PARTS = frozenset(["hot", "host", "offload", "replay", "telemetry"])
 
-# Names that operators know from vLLM, kept with their meaning; vLLM owns the rest of the prefix.
-OPERATOR_NAMES = frozenset(
-    [
-        "vllm:hisparse_cache_hits",
-        "vllm:hisparse_cache_misses",
-        "vllm:hisparse_host_to_device_bytes",
-        "vllm:hisparse_host_cache_usage_perc",
-        "vllm:hisparse_pending_page_transfers",
-        "vllm:hisparse_host_block_lifetime_seconds",
-        "vllm:hisparse_host_block_idle_before_evict_seconds",
-        "vllm:hisparse_host_block_reuse_gap_seconds",
-        "vllm:kv_offload_load_bytes",
-        "vllm:kv_offload_load_time",
-        "vllm:kv_offload_load_size",
-        "vllm:kv_offload_store_bytes",
-        "vllm:kv_offload_store_time",
-        "vllm:kv_offload_store_size",
-        "vllm:kv_offload_stores_skipped",
-        "vllm:kv_offload_total_bytes",
-        "vllm:kv_offload_total_time",
-        "vllm:kv_offload_size",
-    ]
+# Names that operators know from vLLM, kept with their meaning, kind and unit; vLLM owns the rest of the prefix.
+OPERATOR_NAMES: Mapping[str, tuple[Kind, str]] = MappingProxyType(
+    {
+        "vllm:hisparse_cache_hits": ("counter", "selections"),
+        "vllm:hisparse_cache_misses": ("counter", "selections"),
+        "vllm:hisparse_host_to_device_bytes": ("counter", "bytes"),
+        "vllm:hisparse_host_cache_usage_perc": ("gauge", "ratio"),
+        "vllm:hisparse_pending_page_transfers": ("gauge", "transfers"),
+        "vllm:hisparse_host_block_lifetime_seconds": ("histogram", "seconds"),
+        "vllm:hisparse_host_block_idle_before_evict_seconds": ("histogram", "seconds"),
+        "vllm:hisparse_host_block_reuse_gap_seconds": ("histogram", "seconds"),
+        "vllm:kv_offload_load_bytes": ("counter", "bytes"),
+        "vllm:kv_offload_load_time": ("counter", "seconds"),
+        "vllm:kv_offload_load_size": ("histogram", "bytes"),
+        "vllm:kv_offload_store_bytes": ("counter", "bytes"),
+        "vllm:kv_offload_store_time": ("counter", "seconds"),
+        "vllm:kv_offload_store_size": ("histogram", "bytes"),
+        "vllm:kv_offload_stores_skipped": ("counter", "blocks"),
+        "vllm:kv_offload_total_bytes": ("counter", "bytes"),
+        "vllm:kv_offload_total_time": ("counter", "seconds"),
+        "vllm:kv_offload_size": ("histogram", "bytes"),
+    }
 )
 
 _GRAMMAR = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -40,8 +42,8 @@ def check_name(name: str, metadata: MetricMetadata) -> None:
     """Refuse a name that does not say what `metadata` says.
 
     Own names read ``hisparse_<part>_<what>_<unit>[_total]``; names under ``vllm:`` are the closed list
-    `OPERATOR_NAMES`; any other prefix belongs to its author and needs only the grammar. Except under
-    ``vllm:`` a name ends in ``_total`` exactly when it is a counter.
+    `OPERATOR_NAMES`, each with its kind and unit; any other prefix belongs to its author and needs only the
+    grammar. Except under ``vllm:`` a name ends in ``_total`` exactly when it is a counter.
 
     Raises:
         MetricError: What is wrong with the name, and the form it should have.
@@ -49,6 +51,8 @@ def check_name(name: str, metadata: MetricMetadata) -> None:
     if name.startswith("vllm:"):
         if name not in OPERATOR_NAMES:
             raise MetricError(f"{name!r} is no operator name: use another prefix, or one of {sorted(OPERATOR_NAMES)}")
+        if (got := (metadata.kind, metadata.unit)) != (known := OPERATOR_NAMES[name]):
+            raise MetricError(f"operators know {name!r} as a {known[0]} in {known[1]}, got a {got[0]} in {got[1]!r}")
         return
     if not _GRAMMAR.fullmatch(name):
         raise MetricError(f"metric name must be lower_case words joined by '_', got {name!r}")
