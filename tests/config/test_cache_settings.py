@@ -65,3 +65,11 @@ def test_settings_do_not_change() -> None:
         CacheSettings().page_rows = 1  # type: ignore[misc] # assigning is the test
     with pytest.raises(TypeError):
         CacheSettings(16)  # type: ignore[misc] # a bare number is the test
+
+
+@pytest.mark.parametrize("speed", [0, -1.0, float("inf"), float("nan"), True, "fast"])
+def test_a_speed_must_be_a_positive_number(speed: Any) -> None:
+    """What is no finite positive number is no speed of a link."""
+    with pytest.raises(SettingError, match="link_bytes_per_second must be a positive number of bytes, got"):
+        CacheSettings(link_bytes_per_second=speed)
+    assert CacheSettings(link_bytes_per_second=5e9).link_bytes_per_second == 5e9

@@ -1,5 +1,6 @@
 """Settings of one tiered cache."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ class CacheSettings:
         page_rows: Rows in a page, the unit of the host pool.
         order: Recency order of the hot buffer, ``"stack"`` or ``"vllm"``.
         backend: Residency backend, ``"numba"`` or ``"reference"``.
+        link_bytes_per_second: Speed of copies from the host pool to the device, for telemetry; ``None`` means
+            that it is measured once where the pool is in memory, and unknown where it is on disk.
     """
 
     hot_slots: int | None = None
@@ -32,6 +35,7 @@ class CacheSettings:
     page_rows: int = 64
     order: Literal["stack", "vllm"] = "stack"
     backend: str = "numba"
+    link_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that have no meaning, naming the setting.
@@ -50,6 +54,7 @@ class CacheSettings:
             raise SettingError(f'host_pool must be "ram" or "disk:DIR", got {self.host_pool!r}')
         if not self.host_pool.removeprefix(DISK_PREFIX).strip():
             raise SettingError('host_pool must be "ram" or "disk:DIR", got an empty directory name')
+        _check_speed(self.link_bytes_per_second)
         _check_directory(self.host_pool.removeprefix(DISK_PREFIX))
         if self.order not in ("stack", "vllm"):
             raise SettingError(f'order must be "stack" or "vllm", got {self.order!r}')
@@ -66,6 +71,17 @@ class CacheSettings:
                 f"hot_slots is {slots}, expected at least {top_k}, the rows the model selects in one step"
             )
         return slots
+
+
+def _check_speed(value: float | None) -> None:
+    """Refuse what is no speed.
+
+    Raises:
+        SettingError: It is no positive finite number.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < math.inf):
+        raise SettingError(f"link_bytes_per_second must be a positive number of bytes, got {value!r}")
 
 
 def _check_directory(name: str) -> None:

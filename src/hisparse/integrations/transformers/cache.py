@@ -12,7 +12,7 @@ from hisparse.integrations.transformers.geometry import geometry_of
 from hisparse.integrations.transformers.plan import plan_batch
 from hisparse.integrations.transformers.resident import ResidentRows
 from hisparse.integrations.transformers.row_cache import RowCache
-from hisparse.integrations.transformers.sampler import CounterSampler
+from hisparse.integrations.transformers.sampler import CacheSampler
 from hisparse.integrations.transformers.slot import StoreSlot
 from hisparse.integrations.transformers.stats import cache_stats
 from hisparse.integrations.transformers.store import RowStore
@@ -41,6 +41,7 @@ class HiSparseCache(RowCache):
         order: Literal["stack", "vllm"] = "stack",
         backend: str = "numba",
         telemetry: TelemetryPipeline | None = None,
+        link_bytes_per_second: float | None = None,
     ) -> None:
         """Check the settings against the model; memory is taken when the first tokens arrive.
 
@@ -54,6 +55,8 @@ class HiSparseCache(RowCache):
             order: Recency order, ``"stack"`` (exact miss-ratio curves) or ``"vllm"`` (peer parity).
             backend: ``"numba"`` or ``"reference"``.
             telemetry: Where counts go about once a second, at every `stats`, `reset` and `close`.
+            link_bytes_per_second: Speed of copies from the host pool to the device, for telemetry; default
+                measured once in about 20 ms where the pool is in memory, and not told where it is on disk.
 
         Raises:
             UnsupportedModelError: The model can't be served; says why.
@@ -73,6 +76,7 @@ class HiSparseCache(RowCache):
             page_rows=page_rows,
             order=order,
             backend=backend,
+            link_bytes_per_second=link_bytes_per_second,
         )
         settings.slots_for(geometry.top_k)
         self._counters = [GroupCounters(requests=0, layers=len(members)) for members in geometry.groups]
@@ -82,9 +86,9 @@ class HiSparseCache(RowCache):
             return TieredRows(plan, batch)
 
         slot = StoreSlot(open_store)
-        self._sampler: CounterSampler | None = None
+        self._sampler: CacheSampler | None = None
         if telemetry is not None:
-            self._sampler = CounterSampler(telemetry, geometry, self._counters, slot=slot)
+            self._sampler = CacheSampler(telemetry, geometry, self._counters, slot=slot)
         super().__init__(config, geometry, slot)
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,9 +101,30 @@ class HiSparseCache(RowCache):
 
     def reset(self) -> None:
         """End all requests and start empty; what was counted stays counted, and is published first."""
-        self._publish()
+        self._flush()
         super().reset()
-        self._publish()
+        self._tell_levels()
+
+    def close(self) -> None:
+        """End all requests, give the host pool back and publish the rest; counts can still be read."""
+        super().close()
+        if self._sampler is not None:
+            self._sampler.shutdown()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the newest tokens of every request, as `RowCache.crop`."""
+        super().crop(tokens_to_remove)
+        self._tell_levels()
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the requests at `indices`, as `RowCache.batch_select_indices`."""
+        super().batch_select_indices(indices)
+        self._tell_levels()
+
+    def fail_pass(self) -> None:
+        """Undo the pass, as `RowCache.fail_pass`."""
+        super().fail_pass()
+        self._tell_levels()
 
     def stats(self) -> dict[str, Any]:
         """Return what was counted so far, over all requests this cache has served, as plain numbers.
@@ -109,7 +134,7 @@ class HiSparseCache(RowCache):
             ``prefix_hit_tokens``, ``spilled_pages``, ``requests`` (the selections of each request slot) and
             ``layers``: layer, group, hit, miss, resident, padding, bytes of each.
         """
-        self._publish()
+        self._flush()
         return cache_stats(self._geometry, self._counters, self.device_kv_bytes)
 
     def check(self) -> None:
@@ -122,10 +147,15 @@ class HiSparseCache(RowCache):
         for counters in self._counters:
             counters.check()
 
-    def _publish(self) -> None:
+    def _flush(self) -> None:
         """Hand the telemetry what was counted since the last sample."""
         if self._sampler is not None:
-            self._sampler.sample()
+            self._sampler.flush()
+
+    def _tell_levels(self) -> None:
+        """Hand the telemetry the levels of the pool if they changed without a forward pass."""
+        if self._sampler is not None:
+            self._sampler.tell_levels()
 
 
 class ResidentCache(RowCache):

@@ -1,23 +1,60 @@
-"""From a cache's counters to the telemetry pipeline: what was counted since the last sample."""
+"""From a cache's counters and its pool to the telemetry pipeline, by the two sides of one connector."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-import numpy as np
-
-from hisparse.hot import FETCH_METRIC, GroupCounters
+from hisparse.connectors import GroupCounterSource, HiSparseConnector, HostLevels
+from hisparse.hot import GroupCounters
 from hisparse.integrations.transformers.geometry import ModelGeometry
+from hisparse.integrations.transformers.link import measured_link_bytes_per_second
 from hisparse.integrations.transformers.slot import StoreSlot
 from hisparse.integrations.transformers.tiered import TieredRows
-from hisparse.kernels import COUNT_FIELDS
-from hisparse.telemetry import HiSparseKVConnectorStats, Histogram, OffloadingConnectorStats, TelemetryPipeline
-
-SAMPLE_EVERY_SECONDS = 1.0
-SAMPLE_EVERY_STEPS = 2000
+from hisparse.telemetry import KVConnectorStats, TelemetryPipeline
 
 
-class CounterSampler:
-    """Publishes the growth of a cache's counters, by time or by steps, whichever comes first.
+class SlotLevels:
+    """Levels of the pool of whatever batch is open: zero where none is."""
+
+    def __init__(self, slot: StoreSlot) -> None:
+        """Look into `slot` at each call."""
+        self._slot = slot
+
+    @property
+    def pages(self) -> tuple[int, int, int]:
+        """Pages of the pool, used and reserved."""
+        store = self._slot.store
+        if not isinstance(store, TieredRows):
+            return 0, 0, 0
+        pool = store.host.pool
+        return pool.pages, pool.used_pages, pool.reserved_pages
+
+    def levels(self) -> HostLevels:
+        """Return the levels now. Reads only."""
+        store = self._slot.store
+        if not isinstance(store, TieredRows):
+            return HostLevels()
+        pages, used, reserved = self.pages
+        return HostLevels(
+            pages=pages,
+            used_pages=used,
+            reserved_pages=reserved,
+            page_bytes=store.host.pool.capacity_bytes // pages,
+            labels=store.plan.labels,
+        )
+
+    def link_bytes_per_second(self) -> float:
+        """Return the speed of copies to the device: as set, or measured where the pool is in memory, else 0."""
+        store = self._slot.store
+        if not isinstance(store, TieredRows):
+            return 0.0
+        settings = store.plan.settings
+        if settings.link_bytes_per_second is not None:
+            return settings.link_bytes_per_second
+        return measured_link_bytes_per_second(str(store.plan.device)) if settings.host_pool == "ram" else 0.0
+
+
+class CacheSampler:
+    """Publishes what a cache counts from now on, and the levels of its pool.
 
     Counters on a CPU can be read at any time, so a sample never waits for the device.
     """
@@ -31,61 +68,37 @@ class CounterSampler:
         slot: StoreSlot,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Publish to `pipeline` what `counters` (one per index group) count from now on."""
+        """Publish to `pipeline` what `counters` (one per index group) and the pool in `slot` say."""
         self._pipeline = pipeline
-        self._groups = geometry.groups
-        self._counters = counters
-        self._slot = slot
-        self._clock = clock
-        self._published = [group.copy() for group in counters]
-        self._sampled_at = clock()
-        self._steps = 0
+        self._levels = SlotLevels(slot)
+        source = GroupCounterSource(geometry.groups, counters, link_bytes_per_second=self._levels.link_bytes_per_second)
+        self._worker = HiSparseConnector("worker", source=source, clock=clock)
+        self._scheduler = HiSparseConnector("scheduler", levels=self._levels, clock=clock)
+        self._published_pages = self._levels.pages
 
     def step(self) -> None:
-        """Count one forward pass, and sample if one is due."""
-        self._steps += 1
-        if self._steps >= SAMPLE_EVERY_STEPS or self._clock() - self._sampled_at >= SAMPLE_EVERY_SECONDS:
-            self.sample()
+        """End a forward pass: publish a sample if there is one, and the levels if they changed."""
+        self._publish(self._worker.get_kv_connector_stats())
 
-    def sample(self) -> None:
-        """Publish the growth since the last sample; nothing is counted twice, nothing is lost."""
-        operator, own = HiSparseKVConnectorStats(), OffloadingConnectorStats()
-        total = np.zeros(len(COUNT_FIELDS), np.int64)
-        copied_bytes = 0
-        for group, (now, before) in enumerate(zip(self._counters, self._published, strict=True)):
-            grown = now.selections - before.selections
-            total += grown
-            for outcome, count in zip(COUNT_FIELDS, grown, strict=True):
-                own.increase_counter("hisparse_hot_selections_total", int(count), (outcome, group))
-            for layer, grown_bytes in zip(self._groups[group], now.loaded_bytes - before.loaded_bytes, strict=True):
-                own.increase_counter("hisparse_hot_copied_bytes_total", int(grown_bytes), ("host_to_device", layer))
-                copied_bytes += int(grown_bytes)
-            own.merge_histogram(FETCH_METRIC, _difference(now.fetches, before.fetches))
-        operator.record_snapshot(int(total[0]), int(total[1]), copied_bytes)
-        self._record_pool(operator, own)
-        self._pipeline.publish({"HiSparse": operator.take(), "rows": own.take()})
-        self._published = [group.copy() for group in self._counters]
-        self._sampled_at = self._clock()
-        self._steps = 0
+    def tell_levels(self) -> None:
+        """Publish the levels if they changed, after what was no forward pass."""
+        self._publish(None)
 
-    def _record_pool(self, operator: HiSparseKVConnectorStats, own: OffloadingConnectorStats) -> None:
-        """Record the levels of the host pool: zero where no batch is open."""
-        store = self._slot.store
-        if not isinstance(store, TieredRows):
-            operator.record_host_usage(0.0, 0)
-            for name in ("used", "reserved", "capacity"):
-                own.set_gauge(f"hisparse_host_{name}_bytes", 0)
+    def flush(self) -> None:
+        """Publish everything counted so far."""
+        self._worker.flush()
+        self.step()
+
+    def shutdown(self) -> None:
+        """Publish everything for the last time; harmless twice."""
+        self._worker.shutdown()
+        self.step()
+
+    def _publish(self, counted: KVConnectorStats | None) -> None:
+        """Publish both sides as one, unless neither has news."""
+        pages = self._levels.pages
+        if counted is None and pages == self._published_pages:
             return
-        pool = store.host.pool
-        operator.record_host_usage(pool.used_bytes / pool.capacity_bytes, 0)
-        own.set_gauge("hisparse_host_used_bytes", pool.used_bytes)
-        pages = pool.free_pages + pool.used_pages + pool.reserved_pages
-        own.set_gauge("hisparse_host_reserved_bytes", pool.capacity_bytes // pages * pool.reserved_pages)
-        own.set_gauge("hisparse_host_capacity_bytes", pool.capacity_bytes)
-        own.set_info("hisparse_hot_config_info", store.plan.labels)
-
-
-def _difference(now: Histogram, before: Histogram) -> Histogram:
-    """Return the samples of `now` that are not in `before`."""
-    counts = [new - old for new, old in zip(now.counts, before.counts, strict=True)]
-    return Histogram(now.bounds, counts, max(0.0, now.sum - before.sum))
+        self._published_pages = pages
+        stats = self._scheduler.get_kv_connector_stats()
+        self._pipeline.publish({self._worker.name: stats if stats is None else stats.aggregate(counted)})
