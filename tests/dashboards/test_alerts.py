@@ -1,0 +1,122 @@
+"""The alert rules: that they fire, that they stay quiet, that their tests would notice, and that each is explained."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hisparse.dashboards import AlertSettings, alerts, rules_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "dashboards" / "alerts.yml"
+TESTS = Path(__file__).with_name("alerts_test.yml")
+NAMES = [alert.name for alert in alerts()]
+# Next to each setting, on either side: some series of the tests lie between the two.
+OTHER_SETTINGS = [
+    ("hit_ratio", 0.4),
+    ("hit_ratio", 0.6),
+    ("misses_per_second", 800),
+    ("misses_per_second", 1200),
+    ("link_ratio", 0.85),
+    ("link_ratio", 0.95),
+    ("load_failure_ratio", 0.005),
+    ("load_failure_ratio", 0.015),
+    ("stale_seconds", 100),
+    ("stale_seconds", 150),
+    ("skipped_items", -1),
+    ("skipped_items", 40),
+    ("pending", "5m"),
+    ("pending", "20m"),
+    ("failures_pending", "1m"),
+    ("failures_pending", "15m"),
+    ("stale_pending", "0s"),
+    ("stale_pending", "5m"),
+    ("errors_window", "5m"),
+    ("errors_window", "1h"),
+    ("runbook", "elsewhere"),
+]
+
+
+def run_tests(promtool: Path, folder: Path, rules: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of the alerts against `rules`."""
+    (folder / "alerts.yml").write_text(rules, encoding="utf-8")
+    shutil.copy(TESTS, folder / "alerts_test.yml")
+    command = [promtool, "test", "rules", folder / "alerts_test.yml"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_each_alert_fires_and_stays_quiet(promtool: Path, tmp_path: Path) -> None:
+    """The committed rules are valid and pass their tests."""
+    subprocess.run([promtool, "check", "rules", RULES], check=True, capture_output=True)
+    done = run_tests(promtool, tmp_path, RULES.read_text(encoding="utf-8"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("name", "value"), OTHER_SETTINGS)
+def test_another_threshold_is_noticed(promtool: Path, tmp_path: Path, name: str, value: Any) -> None:
+    """The tests of the alerts fail as soon as a threshold or a duration is another one."""
+    done = run_tests(promtool, tmp_path, rules_yaml(replace(AlertSettings(), **{name: value})))
+    assert done.returncode == 1
+    assert "FAILED" in done.stdout + done.stderr
+
+
+def test_every_setting_has_another_value_to_notice() -> None:
+    """No setting of the alerts is left out of the test above, but for the range of rates."""
+    assert {name for name, _ in OTHER_SETTINGS} | {"window"} == {field.name for field in fields(AlertSettings)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_alert_is_tested_both_ways(name: str) -> None:
+    """For each alert there is a time at which it fires and one at which nothing fires."""
+    cases = [
+        case
+        for test in yaml.safe_load(TESTS.read_text(encoding="utf-8"))["tests"]
+        for case in test["alert_rule_test"]
+        if case["alertname"] == name
+    ]
+    assert {bool(case.get("exp_alerts")) for case in cases} == {True, False}
+
+
+def test_the_file_holds_the_rules() -> None:
+    """Read as YAML, the file has each alert with its expression, duration, severity and summary."""
+    (group,) = yaml.safe_load(rules_yaml())["groups"]
+    assert [
+        (rule["alert"], rule["expr"], rule["for"], rule["labels"], rule["annotations"]["summary"])
+        for rule in group["rules"]
+    ] == [
+        (alert.name, alert.expression, alert.pending, {"severity": alert.severity}, alert.summary) for alert in alerts()
+    ]
+    assert all("$value" in alert.summary and "$labels.instance" in alert.summary for alert in alerts())
+
+
+def test_each_alert_has_its_paragraph() -> None:
+    """The runbook has one section of a few sentences for each alert and no other, and each alert links to its own."""
+    page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    parts = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL))
+    assert list(parts) == NAMES
+    assert all(len(re.findall(r"\.\s", text)) >= 4 for text in parts.values())
+    for rule in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"][0]["rules"]:
+        file, anchor = rule["annotations"]["runbook_url"].split("#")
+        assert (ROOT / file).is_file()
+        assert anchor == rule["alert"].lower()
+
+
+def test_the_documented_thresholds_are_the_settings() -> None:
+    """The table of alerts names each alert once, with the default thresholds in order."""
+    page = (ROOT / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(HiSparse\w+)` \| (.+) \|$", page, flags=re.MULTILINE))
+    assert list(rows) == NAMES
+    chosen = AlertSettings()
+    shown = {
+        NAMES[0]: (f"{chosen.hit_ratio:g}", f"{chosen.misses_per_second:,}", chosen.pending.removesuffix("m")),
+        NAMES[1]: (f"{chosen.link_ratio:g}", chosen.pending.removesuffix("m")),
+        NAMES[2]: (f"{chosen.load_failure_ratio:g}", chosen.failures_pending.removesuffix("m")),
+        NAMES[3]: (f"{chosen.stale_seconds:g}",),
+        NAMES[4]: (chosen.errors_window.removesuffix("m"),),
+    }
+    assert {name: tuple(re.findall(r"\d[\d.,]*", text)) for name, text in rows.items()} == shown
