@@ -133,6 +133,10 @@ class PageLedger:
         """int32 ``[num_pages]``: the pages that `grow` will take next.  Reads only."""
         return self._stack[self._stacked - num_pages : self._stacked][::-1].copy()
 
+    def fill(self, claim: Claim, length: int) -> None:
+        """Let the claim have `length` positions, as many as its pages hold or fewer, and no fewer than it has."""
+        claim.length = length
+
     def grow(self, claim: Claim, length: int, *, replace_tail: bool) -> None:
         """Take pages so that the claim holds `length` positions; reserved pages become used.
 

@@ -1,6 +1,5 @@
 """Row copies.  Loops only."""
 
-# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 from typing import Any
 
 from hisparse.kernels._numba_compile import (

@@ -102,7 +102,7 @@ def _check_indices(name: str, indices: object, length: int | None) -> NDArray[np
     if (
         isinstance(indices, np.ndarray)
         and indices.ndim == 1
-        and (indices.dtype is _INT64 or indices.dtype == _INT64 or indices.dtype == _INT32)
+        and (indices.dtype is _INT64 or indices.dtype in (_INT64, _INT32))
         and (length is None or len(indices) == length)
     ):
         return indices if indices.flags.c_contiguous else np.ascontiguousarray(indices)

@@ -8,6 +8,7 @@ from hisparse.hot import HiSparseIndexGroup, HiSparseRuntime, RowSource
 from hisparse.integrations.transformers.device import hot_buffer_over
 from hisparse.integrations.transformers.plan import TierPlan
 from hisparse.integrations.transformers.store import SelectedRows
+from hisparse.integrations.transformers.tensors import to_host_numbers
 from hisparse.kernels import Residency, map_memory
 
 
@@ -49,16 +50,20 @@ class HotLevel:
             StorageError: Rows could not be read.
         """
         batch, queries, columns = topk.shape
-        selection = topk.reshape(-1, columns).to("cpu", torch.int32).numpy()
+        selection = to_host_numbers(topk).reshape(-1, columns)
         if columns < self._top_k:
             selection = np.pad(selection, ((0, 0), (0, self._top_k - columns)), constant_values=-1)
         requests = self._requests if queries == 1 else np.repeat(self._requests, queries)
-        step = self._runtimes[layer].fetch(requests, np.ascontiguousarray(selection))
+        addresses = self._runtimes[layer].fetch(requests, selection).addresses
+        slots, is_selected = addresses.slots, addresses.is_selected
+        if columns < self._top_k:
+            slots, is_selected = slots[:, :columns], is_selected[:, :columns]
         hot = self._rows[layer]
-        slots = torch.from_numpy(step.addresses.slots[:, :columns]).to(hot.device)
-        is_selected = torch.from_numpy(step.addresses.is_selected[:, :columns]).to(hot.device)
-        rows = hot.index_select(0, slots.reshape(-1)).view(batch, queries, columns, -1)
-        return SelectedRows(rows, is_selected.view(batch, queries, columns))
+        index = torch.from_numpy(slots.reshape(-1))
+        mask = torch.from_numpy(is_selected.reshape(batch, queries, columns))
+        if hot.device.type != "cpu":
+            index, mask = index.to(hot.device), mask.to(hot.device)
+        return SelectedRows(hot.index_select(0, index).view(batch, queries, columns, -1), mask)
 
     def forget(self, start: int, stop: int) -> None:
         """Forget positions ``start .. stop - 1`` of every request."""

@@ -23,10 +23,29 @@ def row_format_of(dtype: torch.dtype, elements: int) -> RowFormat:
 
 def as_bytes(rows: torch.Tensor) -> NDArray[np.uint8]:
     """View a contiguous CPU tensor ``[N, W]`` as uint8 ``[N, W * itemsize]``; shares memory."""
-    return rows.detach().view(torch.uint8).numpy()
+    return _plain(rows).view(torch.uint8).numpy()
 
 
 def to_host_bytes(rows: torch.Tensor) -> NDArray[np.uint8]:
     """Return ``[..., W]`` as uint8 ``[N, W * itemsize]`` in host memory; copies only where it must."""
-    flat = rows.detach().reshape(-1, rows.shape[-1])
-    return as_bytes(flat.to("cpu").contiguous())
+    # What a tensor already is, it is not asked to become: seven such calls in cold caches took 40 us.
+    plain = _plain(rows)
+    if plain.device.type != "cpu":
+        plain = plain.to("cpu")
+    if not plain.is_contiguous():
+        plain = plain.contiguous()
+    data = as_bytes(plain)
+    return data if data.ndim == 2 else data.reshape(-1, data.shape[-1])  # noqa: PLR2004 - a matrix
+
+
+def to_host_numbers(numbers: torch.Tensor) -> NDArray[np.int32]:
+    """Return integers of any shape as contiguous int32 in host memory; copies only where it must."""
+    if numbers.device.type != "cpu" or numbers.dtype != torch.int32:
+        numbers = numbers.to("cpu", torch.int32)
+    array: NDArray[np.int32] = numbers.numpy()
+    return np.ascontiguousarray(array)
+
+
+def _plain(rows: torch.Tensor) -> torch.Tensor:
+    """Return the tensor without its gradient."""
+    return rows.detach() if rows.requires_grad else rows
