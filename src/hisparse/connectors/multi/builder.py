@@ -12,7 +12,8 @@ class StatsBuilder:
     """Builds containers at the front end: the ``build`` of a `TelemetryPipeline`.
 
     A payload of this package is known by its form. A child of a class given here is built by that class, found
-    by the child's name (``name``, the class's own name, either with ``#0`` and so on).
+    by the child's name (``name``, the class's own name, either with ``#0`` and so on), or else because the class
+    reads the payload without skipping anything.
     """
 
     def __init__(self, connectors: Iterable[type[KVConnector] | KVConnector] = ()) -> None:
@@ -39,14 +40,20 @@ class StatsBuilder:
         if built is not None or not isinstance(data, Mapping):
             return built
         is_multiple = CHILDREN_KEY in data or (not name and any(key in self._classes for key in data))
-        if not name and not is_multiple:
-            for connector in dict.fromkeys(self._classes.values()):
-                if (built := connector.build_kv_connector_stats(data)) is not None and not built.errors:
-                    return built
-            # Children of classes unknown here; a child that has children of its own says so.
-            is_multiple = all(_is_payload(value) for value in data.values())
-        build = _Children(self, catalogue)
-        return MultiKVConnectorStats(data, build=build, catalogue=catalogue) if is_multiple else None
+        if not is_multiple and (built := self._claimed(data)) is not None:
+            return built
+        # Children of classes unknown here; a child that has children of its own says so.
+        if is_multiple or (not name and all(_is_payload(value) for value in data.values())):
+            return MultiKVConnectorStats(data, build=_Children(self, catalogue), catalogue=catalogue)
+        return None
+
+    def _claimed(self, data: Mapping[str, Any]) -> KVConnectorStats | None:
+        for connector in dict.fromkeys(self._classes.values()):
+            built = connector.build_kv_connector_stats(data)
+            # A class that takes anything skips what is not its own.
+            if built is not None and not built.errors:
+                return built
+        return None
 
 
 class _Children:

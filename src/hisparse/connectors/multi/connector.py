@@ -46,7 +46,9 @@ class MultiConnector(KVConnector):
         for child in self.children.values():
             self.metrics = self.metrics.merged(child.metrics if isinstance(child, MultiConnector) else child.catalogue)
         self.build = StatsBuilder(_all(self.children.values()))
-        self._levels = ChildLevels(self.metrics)
+        # Rules for levels are also known of metrics that a child fills without declaring them.
+        self._rules = CATALOGUE.merged(self.metrics)
+        self._levels = ChildLevels(self._rules)
         self._faults: Counter[str] = Counter()
         self._warned: set[str] = set()
 
@@ -57,8 +59,9 @@ class MultiConnector(KVConnector):
             stats = self._guarded(name, child.get_kv_connector_stats)
             if isinstance(stats, KVConnectorStats) and not self._guarded(name, stats.is_empty):
                 drained[name] = stats
-        merged = MultiKVConnectorStats(drained, build=self.build.child, catalogue=self.metrics)
-        merged.share(self._guarded(self.name, lambda: self._levels.combine(drained)))
+        merged = MultiKVConnectorStats(drained, build=self.build.child, catalogue=self._rules)
+        for shared in self._guarded(self.name, lambda: self._levels.combine(drained)) or ():
+            merged.share(shared)
         for detail, count in self._faults.items():
             merged.skip(SkipReason.INTERNAL, detail, count)
         self._faults = Counter()

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hisparse.connectors.multi.stats import combined_info, combined_level
+from hisparse.connectors.multi.stats import LevelKey, combined_info, combined_level, level_key
 from hisparse.telemetry import KVConnectorStats, MetricMetadata
-from hisparse.telemetry.values import MAX_SERIES, LabelValues, encode_labels
+from hisparse.telemetry.values import MAX_SERIES, encode_labels
 
-_Key = tuple[str, LabelValues]
 _Info = dict[str, list[dict[str, str]]]
 
 
@@ -17,41 +16,43 @@ class ChildLevels:
     def __init__(self, catalogue: Mapping[str, MetricMetadata]) -> None:
         """Know no level; `catalogue` says how they combine."""
         self._catalogue = catalogue
-        self._levels: dict[str, dict[_Key, Any]] = {}
+        self._levels: dict[str, dict[LevelKey, Any]] = {}
         self._info: dict[str, _Info] = {}
 
-    def combine(self, children: Mapping[str, KVConnectorStats]) -> dict[str, Any]:
+    def combine(self, children: Mapping[str, KVConnectorStats]) -> list[dict[str, Any]]:
         """Take what `children` say, and return what it means with the others', as self-describing statistics.
 
-        Only what one of `children` says now and more than one child has ever said is in it.
+        Only what one of `children` says now and more than one child has ever said is in them, apart by rank.
         """
-        spoken: set[_Key] = set()
+        spoken: set[LevelKey] = set()
         names: set[str] = set()
         for child, stats in children.items():
             spoken |= self._take(child, stats)
             names |= stats.info().keys()
-        series: dict[str, dict[str, Any]] = {}
-        for name, labels in spoken:
-            values = [known[name, labels] for known in self._levels.values() if (name, labels) in known]
+        ranks: dict[int | None, dict[str, Any]] = {}
+        for key in spoken:
+            values = [known[key] for known in self._levels.values() if key in known]
             if len(values) > 1:
-                level = combined_level(self._catalogue, name, values)
-                series.setdefault(name, {})[encode_labels(labels)] = level
-        shared: dict[str, Any] = {"types": dict.fromkeys(series, "gauge"), "data": series} if series else {}
-        return {**shared, **self._shared_info(names)}
+                level = combined_level(self._catalogue, key.name, values)
+                shared = ranks.setdefault(key.rank, {"types": {}, "data": {}})
+                shared["types"][key.name] = "gauge"
+                shared["data"].setdefault(key.name, {})[encode_labels(key.labels)] = level
+        info = self._shared_info(names)
+        told = [shared if rank is None else {**shared, "rank": rank} for rank, shared in ranks.items()]
+        return [*told, {"info": info}] if info else told
 
-    def _take(self, child: str, stats: KVConnectorStats) -> set[_Key]:
+    def _take(self, child: str, stats: KVConnectorStats) -> set[LevelKey]:
         levels = self._levels.setdefault(child, {})
-        said = {(name, labels): value for name, kind, labels, value in stats.samples() if kind == "gauge"}
+        said = {level_key(sample): sample.value for sample in stats.samples() if sample.kind == "gauge"}
         # What is beyond the bound is not remembered; it then shows what the last child said.
         levels.update({key: value for key, value in said.items() if key in levels or len(levels) < MAX_SERIES})
         self._info.setdefault(child, {}).update(stats.info())
         return set(said)
 
-    def _shared_info(self, names: set[str]) -> dict[str, Any]:
+    def _shared_info(self, names: set[str]) -> _Info:
         tellers = {name: [info for info in self._info.values() if name in info] for name in names}
-        shared = {
+        return {
             name: combined_info({name: info[name]} for info in infos)[name]
             for name, infos in tellers.items()
             if len(infos) > 1
         }
-        return {"info": shared} if shared else {}

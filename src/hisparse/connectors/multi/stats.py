@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 from hisparse.telemetry import (
     CATALOGUE,
@@ -12,6 +12,7 @@ from hisparse.telemetry import (
     Sample,
     SkipReason,
 )
+from hisparse.telemetry.stats import RankedSample
 from hisparse.telemetry.store import ERRORS_METRIC
 from hisparse.telemetry.values import ItemError, LabelValues, read_text, show
 
@@ -20,6 +21,19 @@ SHARED_KEY = "shared"
 MAX_CHILDREN = 64
 
 BuildChild = Callable[[str, Any], KVConnectorStats | None]
+
+
+class LevelKey(NamedTuple):
+    """A gauge's series as one worker knows it."""
+
+    name: str
+    labels: LabelValues
+    rank: int | None
+
+
+def level_key(sample: Sample) -> LevelKey:
+    """Return the series of a sample."""
+    return LevelKey(sample.name, sample.labels, sample.rank)
 
 
 class MultiKVConnectorStats(KVConnectorStats):
@@ -131,17 +145,18 @@ class MultiKVConnectorStats(KVConnectorStats):
 
     def samples(self) -> Iterator[Sample]:
         """Yield every child's series, and levels that several children know once. Reads only."""
-        levels: dict[tuple[str, LabelValues], list[Any]] = {}
+        levels: dict[LevelKey, list[Any]] = {}
         for child in self.children.values():
             for sample in _samples_of(child):
                 if sample.kind == "gauge":
-                    levels.setdefault((sample.name, sample.labels), []).append(sample.value)
+                    levels.setdefault(level_key(sample), []).append(sample.value)
                 else:
                     yield sample
         for sample in self.data[SHARED_KEY].samples():
-            levels[sample.name, sample.labels] = [sample.value]
-        for (name, labels), values in levels.items():
-            yield Sample(name, "gauge", labels, combined_level(self._catalogue, name, values))
+            levels[level_key(sample)] = [sample.value]
+        for key, values in levels.items():
+            level = Sample(key.name, "gauge", key.labels, combined_level(self._catalogue, key.name, values))
+            yield level if key.rank is None else RankedSample.of(level, key.rank)
 
     def info(self) -> Mapping[str, list[dict[str, str]]]:
         """Return the labels of the info gauges of all children."""

@@ -18,11 +18,11 @@ class TransferStats(KVConnectorStats):
     transfers. A worker records from the one thread that collects completions.
     """
 
-    def __init__(self, data: Any = None) -> None:
-        """Start empty and aggregate `data`."""
+    def __init__(self, data: Any = None, *, rank: int | None = None) -> None:
+        """Start empty and aggregate `data`; `rank` says which worker measures."""
         # Outlives every drain: a transfer that ends after one may overlap what was drained before.
         self._busy = {direction: BusyTime() for direction in TRANSFERS}
-        super().__init__(data)
+        super().__init__(data, rank=rank)
 
     def record(
         self,
