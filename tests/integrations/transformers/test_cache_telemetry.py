@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 import zoo
 from prometheus_client import CollectorRegistry
 from scraping import counted, expected, scrape
 
 from hisparse.integrations.transformers import HiSparseCache
+from hisparse.layout import pages_for
 from hisparse.telemetry import TelemetryPipeline, start_metrics_server
 
 STEPS = 12
@@ -44,6 +46,11 @@ def test_a_scrape_equals_the_statistics(
     assert counted(found) == expected(stats)
     assert sum(stats["selections"].values()) == 3 * zoo.TOP_K * STEPS * len(case.groups)
     assert found["hisparse_hot_gather_seconds_count"] == STEPS * len(stats["layers"])
+    assert found["hisparse_hot_request_misses_rows_count"] == 3 * STEPS * len(case.groups)
+    assert found["hisparse_hot_request_misses_rows_sum"] == stats["selections"]["miss"]
+    assert found["hisparse_telemetry_samples_total,outcome=read"] >= 1
+    assert found["hisparse_telemetry_sample_age_seconds"] == 0
+    assert found["hisparse_host_link_bytes_per_second"] > 0
     assert found["hisparse_host_used_bytes"] > 0
     assert (
         found["hisparse_host_used_bytes"] + found["hisparse_host_reserved_bytes"]
@@ -88,6 +95,34 @@ def test_a_run_shorter_than_a_sample_is_shown_when_it_ends(
     found = counted(scrape(url))
     assert found == expected(cache.stats())
     assert sum(value for key, value in found.items() if "selections" in key) == 3 * zoo.TOP_K * STEPS
+
+
+def test_levels_fall_to_the_truth_without_a_forward_pass(
+    shelf: Any, make_cache: Any, v32: zoo.ModelCase, *, pipeline: TelemetryPipeline, url: str
+) -> None:
+    """When requests are dropped, cut, aborted or all ended, and no pass follows, the gauges say what is held."""
+    cache = make_cache(shelf.served(v32), telemetry=pipeline, page_rows=4)
+    decode(shelf, v32, cache, 3)
+    held = cache.get_seq_length()
+    page_bytes = scrape(url)["hisparse_host_used_bytes"] / (3 * pages_for(held, 4))
+
+    def used_pages() -> float:
+        return scrape(url)["hisparse_host_used_bytes"] / page_bytes
+
+    cache.batch_select_indices(torch.tensor([0, 2]))
+    assert used_pages() == 2 * pages_for(held, 4)
+    cache.crop(-8)
+    assert used_pages() == 2 * pages_for(held - 8, 4)
+    cache.begin_pass(2, 9)
+    cache.stats()
+    assert used_pages() == 2 * pages_for(held + 1, 4)
+    cache.fail_pass()
+    assert used_pages() == 2 * pages_for(held - 8, 4)
+    cache.reset()
+    found = scrape(url)
+    assert (used_pages(), found["hisparse_host_capacity_bytes"], found["vllm:hisparse_host_cache_usage_perc"]) == (
+        0,
+    ) * 3
 
 
 def test_two_caches_share_an_endpoint(
