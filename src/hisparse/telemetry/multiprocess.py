@@ -64,7 +64,7 @@ class ProcessValues:
     def of_environment(cls) -> Self | None:
         """Return a writer where the environment asks for one; log what is wrong where that is impossible."""
         folder = os.environ.get(VARIABLE)
-        if folder is None:
+        if not folder:
             return None
         problem = "" if getattr(values.ValueClass, "_multiprocess", False) else "prometheus_client was imported before"
         try:
@@ -194,7 +194,7 @@ def _merged(files: list[str]) -> list[Metric]:
 def shared_registry() -> CollectorRegistry | None:
     """Return a registry of what all processes wrote, or None where the environment names no directory."""
     folder = os.environ.get(VARIABLE)
-    if folder is None:
+    if not folder:
         return None
     if not Path(folder).is_dir():
         logger.error("%s=%r is no directory; serving the metrics of this process only", VARIABLE, folder)
