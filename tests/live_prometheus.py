@@ -143,7 +143,8 @@ class LivePrometheus:
 
     def stored(self, port: int) -> dict[str, float]:
         """Return what is stored of a port as ``name,label=value,...`` without model and engine."""
-        found = self._get("query", query=f'{{instance="127.0.0.1:{port}"}}')["result"]
+        # The last scrape that succeeded, should a later one have taken too long.
+        found = self._get("query", query=f'last_over_time({{instance="127.0.0.1:{port}"}}[20s])')["result"]
         return {_key(series["metric"]): float(series["value"][1]) for series in found}
 
     def history(self, port: int) -> dict[str, list[float]]:

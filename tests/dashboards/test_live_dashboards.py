@@ -1,0 +1,147 @@
+"""Every panel and every alert, asked of a real Prometheus that scrapes a producer of all metrics."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from full_producer import FullProducer
+from hisparse.dashboards import AlertSettings, alerts, rules_yaml
+from hisparse.telemetry import CATALOGUE, TelemetryPipeline, start_metrics_server
+from live_prometheus import JOB, LivePrometheus
+
+BOARD = Path(__file__).resolve().parents[2] / "dashboards" / "hisparse.json"
+WINDOW = "3s"
+# What FullProducer publishes is beyond all of these after a few seconds, and nothing at all is within them.
+SOON = AlertSettings(
+    window=WINDOW,
+    errors_window=WINDOW,
+    pending="1s",
+    failures_pending="1s",
+    stale_pending="1s",
+    misses_per_second=1,
+    stale_seconds=0.5,
+)
+PAUSE_SECONDS = 0.1
+
+
+@pytest.fixture(scope="module")
+def server(
+    prometheus_programs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LivePrometheus]:
+    """Return a server that evaluates the alerts with short durations."""
+    folder = tmp_path_factory.mktemp("alerts")
+    with LivePrometheus(prometheus_programs[0], folder, rules=rules_yaml(SOON), ports=4) as running:
+        yield running
+
+
+@contextmanager
+def served(port: int) -> Iterator[TelemetryPipeline]:
+    """Serve a pipeline over the whole catalogue on `port`."""
+    registry = CollectorRegistry()
+    with (
+        TelemetryPipeline(model_name="m", engines=(0, 1), registry=registry, catalogue=CATALOGUE) as pipeline,
+        start_metrics_server(registry, port=port),
+    ):
+        yield pipeline
+
+
+@contextmanager
+def publishing(pipeline: TelemetryPipeline) -> Iterator[None]:
+    """Publish something for every metric of two engines, a mistake included, until the block ends."""
+    stop = Event()
+    producer = FullProducer(pipeline, CATALOGUE)
+
+    def publish() -> None:
+        while not stop.wait(PAUSE_SECONDS):
+            producer.publish(engine=0)
+            producer.publish(engine=1)
+            pipeline.publish({"full": "no statistics"}, engine=1)
+
+    thread = Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def panel_queries(port: int) -> dict[str, str]:
+    """Return each query of the committed dashboard with the variables filled in, by panel and letter."""
+    chosen = {"job": JOB, "instance": f"127.0.0.1:{port}", "model_name": "m", "engine": ".*", "__rate_interval": WINDOW}
+    queries = {}
+    for panel in json.loads(BOARD.read_text(encoding="utf-8"))["panels"]:
+        for target in panel.get("targets", ()):
+            expression = target["expr"]
+            for name, value in chosen.items():
+                expression = expression.replace(f"${name}", value)
+            queries[f"{panel['title']} {target['refId']}"] = expression
+    return queries
+
+
+def test_every_panel_shows_data(server: LivePrometheus) -> None:
+    """Each query of the dashboard returns at least one number while every metric is published."""
+    port = server.take_port()
+    with served(port) as pipeline, publishing(pipeline):
+        for _ in range(3):
+            server.wait_for_scrape(port)
+        answers = {panel: server.query(query) for panel, query in panel_queries(port).items()}
+    assert len(answers) > 20
+    assert [panel for panel, series in answers.items() if not series] == []
+    assert [panel for panel, series in answers.items() if any(map(math.isnan, series.values()))] == []
+    growing = ("Hit ratio A", "Link use A", "Gather time A", "Failures by reason A", "Offload bandwidth A")
+    assert [panel for panel in growing if not sum(answers[panel].values()) > 0] == []
+
+
+def test_an_idle_engine_is_quiet(server: LivePrometheus) -> None:
+    """An engine that has just started and does nothing raises no alert, and every ratio has no value."""
+    port = server.take_port()
+    with served(port):
+        for _ in range(5):
+            server.wait_for_scrape(port)
+        queries = panel_queries(port)
+        assert server.query(queries["Hit ratio A"]) == {}
+        assert server.query(queries["Link use A"]) == {}
+        assert alerts_of(server, port) == []
+
+
+def test_every_alert_goes_from_pending_to_firing(server: LivePrometheus) -> None:
+    """Each alert fires for an engine at fault; one with a duration is pending before."""
+    port = server.take_port()
+    names = {alert.name for alert in alerts(SOON)}
+    with served(port) as pipeline, publishing(pipeline):
+        server.wait(lambda: names <= states_so_far(server, port, "firing"), "all alerts fire")
+    lasting = {alert.name for alert in alerts(SOON) if alert.pending != "0s"}
+    assert states_so_far(server, port, "pending") == lasting
+
+
+def test_a_firing_alert_says_what_it_measured(server: LivePrometheus) -> None:
+    """The summary has the value in words, and the address is the alert's own paragraph."""
+    port = server.take_port()
+    with served(port) as pipeline, publishing(pipeline):
+        (alert, *_) = server.wait(
+            lambda: [a for a in alerts_of(server, port) if a["labels"]["alertname"] == "HiSparseHotBufferThrashing"],
+            "thrashing is noticed",
+        )
+    assert alert["annotations"]["summary"].startswith(f"Hot buffers of m on 127.0.0.1:{port}, engine ")
+    assert "hit only 30% of the selected rows" in alert["annotations"]["summary"]
+    assert alert["annotations"]["runbook_url"] == "docs/runbook.md#hisparsehotbufferthrashing"
+
+
+def alerts_of(server: LivePrometheus, port: int) -> list[dict[str, dict[str, str]]]:
+    """Return the alerts of one instance."""
+    return [dict(alert) for alert in server.alerts() if alert["labels"].get("instance") == f"127.0.0.1:{port}"]
+
+
+def states_so_far(server: LivePrometheus, port: int, state: str) -> set[str]:
+    """Return the alerts of one instance that have been in a state, as Prometheus itself recorded it."""
+    recorded = (
+        dict(part.split("=") for part in key.split(",")[1:]) for key in server.history(port) if "ALERTS," in key
+    )
+    return {labels["alertname"] for labels in recorded if labels["alertstate"] == state}
