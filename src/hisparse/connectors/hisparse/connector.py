@@ -11,7 +11,9 @@ from hisparse.connectors.hisparse.source import CounterSource
 from hisparse.connectors.hisparse.worker import HiSparseConnectorWorker
 from hisparse.connectors.offloading import OffloadPromMetrics
 from hisparse.errors import SettingError
-from hisparse.telemetry import CATALOGUE, Catalogue, HiSparseConnectorStats
+from hisparse.telemetry import CATALOGUE, Catalogue, HiSparseConnectorStats, HiSparseKVConnectorStats
+from hisparse.telemetry.connector_stats import METRICS_KEY
+from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY
 
 _OWN = ("vllm:hisparse_", "hisparse_hot_", "hisparse_host_", "hisparse_telemetry_sample")
 
@@ -78,9 +80,13 @@ class HiSparseConnector(KVConnector):
         return stats
 
     @classmethod
-    def build_kv_connector_stats(cls, data: Any = None) -> HiSparseConnectorStats:
-        """Return statistics with the plain form `data`; empty ones for None."""
-        return HiSparseConnectorStats(data)
+    def build_kv_connector_stats(cls, data: Any = None) -> HiSparseConnectorStats | None:
+        """Return statistics with the plain form `data`; empty ones for None, None for another connector's."""
+        if isinstance(data, HiSparseKVConnectorStats) or not data:
+            return HiSparseConnectorStats(data)
+        fields = (*DELTAS, *LEVELS, *RESIDENCY, METRICS_KEY)
+        is_own = isinstance(data, Mapping) and any(field in data for field in fields)
+        return HiSparseConnectorStats(data) if is_own else None
 
     @classmethod
     def build_prom_metrics(
