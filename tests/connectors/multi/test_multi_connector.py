@@ -2,6 +2,7 @@
 
 import logging
 from itertools import permutations
+from typing import Any
 
 import pytest
 from children import Failing, NixlConnector, Recording
@@ -214,3 +215,35 @@ def test_a_child_without_metrics_leaves_the_others(
     assert value(registry, f"{BYTES}_total") == 10
     assert len(caplog.messages) == 1
     assert "mooncake_transfers_total" in caplog.text
+
+
+def test_a_child_may_hand_out_plain_data(registry: CollectorRegistry) -> None:
+    """A child that returns a mapping is read as its statistics; one that returns something else is counted."""
+
+    class Loose(Recording):
+        def __init__(self, answer: Any) -> None:
+            super().__init__()
+            self.answer = answer
+
+        def get_kv_connector_stats(self) -> Any:
+            return self.answer
+
+    plain = {"types": {BYTES: "counter"}, "data": {BYTES: {"": 7}}}
+    multi = MultiConnector([Loose(plain), Loose(3)])
+    with pipeline_of(multi, registry) as pipeline:
+        pipeline.publish({multi.name: multi.get_kv_connector_stats()})
+        assert value(registry, f"{BYTES}_total") == 7
+        assert value(registry, "hisparse_telemetry_errors_total", reason="unknown_connector") == 1
+
+
+@pytest.mark.parametrize("name", ["children", "shared", "rank", "ranks", "data", "telemetry_errors", ""])
+def test_a_child_may_have_any_name(name: str, registry: CollectorRegistry) -> None:
+    """No name of a child is mistaken for a part of the payload."""
+    child = Recording(name)
+    multi = MultiConnector([child])
+    child.stats.increase_counter(BYTES, 7)
+    stats = multi.get_kv_connector_stats()
+    assert stats is not None
+    with pipeline_of(multi, registry) as pipeline:
+        pipeline.publish({multi.name: stats.to_dict()})
+        assert value(registry, f"{BYTES}_total") == 7

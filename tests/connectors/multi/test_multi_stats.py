@@ -124,7 +124,7 @@ def test_built_containers_are_kept() -> None:
 def test_types_must_match() -> None:
     """One child in two classes is a conflict: the first stays, the second is counted, nothing is raised."""
     stats = multi({"Child": OffloadingConnectorStats(offload())})
-    stats.aggregate({"children": {"Child": NixlStats({"xfer_seconds": [0.5]})}})
+    assert stats.aggregate({"children": {"Child": NixlStats({"xfer_seconds": [0.5]})}}) is stats
     assert stats.errors == {"type_conflict": 1}
     assert stats.reduce() == {"Child: loads": 100}
 
@@ -170,14 +170,17 @@ def test_a_childs_errors_are_reported_once() -> None:
 
 
 def test_a_child_whose_samples_fail_leaves_the_others() -> None:
-    """A child that cannot say what it means is counted at the sinks, and the others' samples are there."""
+    """A child that cannot say what it means is counted, and the others' samples, summary and plain form are there."""
     broken = NixlStats()
-    broken.data["xfer_seconds"] = 3
+    broken.data = {"xfer_seconds": 3}
     stats = MultiKVConnectorStats({"Bad": broken, "Offloading": offload()}, build=BUILDER.child)
     assert [(name, labels, value) for name, _, labels, value in stats.samples()] == [
         ("hisparse_telemetry_errors_total", ("internal",), 1),
         ("loads", (), 100),
     ]
+    assert stats.reduce() == {"Offloading: loads": 100}
+    assert not stats.is_empty()
+    assert stats.to_dict() == {"children": {"Offloading": offload()}, "telemetry_errors": {"internal": 1}}
 
 
 def test_nothing_builds_empty_statistics() -> None:

@@ -86,6 +86,20 @@ def test_what_a_manager_skipped_passes_through() -> None:
     assert connector.get_kv_connector_stats() is None
 
 
+def test_counters_are_growth_and_levels_are_told_each_time() -> None:
+    """What a manager counts leaves once, and a level it tells is in every drain."""
+
+    class Telling(Manager):
+        def get_stats(self) -> KVConnectorStats:
+            stats = OffloadingConnectorStats(super().get_stats())
+            stats.set_gauge("used_blocks", 4)
+            return stats
+
+    connector = OffloadingConnectorScheduler(Telling())
+    drained = [stats.reduce() for _ in range(3) if (stats := connector.get_kv_connector_stats())]
+    assert drained == [{"vllm:kv_offload_stores_skipped": 3, "used_blocks": 4}, {"used_blocks": 4}, {"used_blocks": 4}]
+
+
 def test_the_configuration_is_sent_once_and_again_on_demand() -> None:
     """The first drain carries the tiers; later ones don't until somebody new must hear, or a reset."""
     connector = OffloadingConnectorScheduler(Manager())

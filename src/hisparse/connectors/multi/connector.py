@@ -54,13 +54,12 @@ class MultiConnector(KVConnector):
 
     def get_kv_connector_stats(self) -> MultiKVConnectorStats | None:
         """Return what the children recorded since the last call, None where none recorded anything."""
-        drained = {}
+        merged = MultiKVConnectorStats(build=self.build.child, catalogue=self._rules)
         for name, child in self.children.items():
             stats = self._guarded(name, child.get_kv_connector_stats)
-            if isinstance(stats, KVConnectorStats) and not self._guarded(name, stats.is_empty):
-                drained[name] = stats
-        merged = MultiKVConnectorStats(drained, build=self.build.child, catalogue=self._rules)
-        for shared in self._guarded(self.name, lambda: self._levels.combine(drained)) or ():
+            if not (isinstance(stats, KVConnectorStats) and self._guarded(name, stats.is_empty)):
+                merged.add(name, stats)
+        for shared in self._guarded(self.name, lambda: self._levels.combine(merged.children)) or ():
             merged.share(shared)
         for detail, count in self._faults.items():
             merged.skip(SkipReason.INTERNAL, detail, count)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hisparse.telemetry import (
     CATALOGUE,
@@ -19,6 +19,8 @@ from hisparse.telemetry.values import ItemError, LabelValues, read_text, show
 CHILDREN_KEY = "children"
 SHARED_KEY = "shared"
 MAX_CHILDREN = 64
+
+T = TypeVar("T")
 
 BuildChild = Callable[[str, Any], KVConnectorStats | None]
 
@@ -135,13 +137,18 @@ class MultiKVConnectorStats(KVConnectorStats):
             self.add(name, value)
 
     def _plain(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {CHILDREN_KEY: {name: child.to_dict() for name, child in self.children.items()}}
+        children: dict[str, Any] = {}
+        for name, child in self.children.items():
+            try:
+                children[name] = child.to_dict()
+            except Exception as error:  # noqa: BLE001  a child's fault must not take the other children's statistics
+                self.skip(SkipReason.INTERNAL, f"{name}: {type(error).__name__}: {error}")
         shared = self.data[SHARED_KEY]
-        return plain if shared.is_empty() else {**plain, SHARED_KEY: shared.to_dict()}
+        return {CHILDREN_KEY: children} | ({} if shared.is_empty() else {SHARED_KEY: shared.to_dict()})
 
     def is_empty(self) -> bool:
         """Tell whether no child recorded anything, skipped items included. Reads only."""
-        return not self.errors and all(child.is_empty() for child in self.children.values())
+        return not self.errors and all(_or(child.is_empty, other=False) for child in self.children.values())
 
     def samples(self) -> Iterator[Sample]:
         """Yield every child's series, and levels that several children know once. Reads only."""
@@ -160,14 +167,16 @@ class MultiKVConnectorStats(KVConnectorStats):
 
     def info(self) -> Mapping[str, list[dict[str, str]]]:
         """Return the labels of the info gauges of all children."""
-        found = combined_info(child.info() for child in self.children.values())
+        found = combined_info(_or(child.info, other={}) for child in self.children.values())
         return {**found, **self.data[SHARED_KEY].info()}
 
     def reduce(self) -> dict[str, int | float]:
         """Return what each child reduces to, each key after the child's name."""
-        return {
-            f"{name}: {key}": value for name, child in self.children.items() for key, value in child.reduce().items()
-        }
+        reduced: dict[str, int | float] = {}
+        for name, child in self.children.items():
+            empty: dict[str, int | float] = {}
+            reduced |= {f"{name}: {key}": value for key, value in _or(child.reduce, other=empty).items()}
+        return reduced
 
 
 def combined_level(catalogue: Mapping[str, Any], name: str, values: list[float]) -> float:
@@ -187,10 +196,16 @@ def combined_info(infos: Iterable[Mapping[str, list[dict[str, str]]]]) -> dict[s
 
 
 def _samples_of(child: KVConnectorStats) -> list[Sample]:
+    failed = Sample(ERRORS_METRIC, "counter", (str(SkipReason.INTERNAL),), 1)
+    return _or(lambda: list(child.samples()), other=[failed])
+
+
+def _or(call: Callable[[], T], *, other: T) -> T:
+    """Return what a child says, or `other` where it raises: its fault must not take the other children's part."""
     try:
-        return list(child.samples())
-    except Exception:  # noqa: BLE001  a child's fault must not take the other children's statistics
-        return [Sample(ERRORS_METRIC, "counter", (str(SkipReason.INTERNAL),), 1)]
+        return call()
+    except Exception:  # noqa: BLE001  it is somebody else's class
+        return other
 
 
 def unwrapped(value: Any) -> Any:

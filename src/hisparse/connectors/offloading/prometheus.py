@@ -38,7 +38,7 @@ class OffloadPromMetrics:
     For a host that registers metrics itself; a `TelemetryPipeline` exports on its own. Totals are kept in the
     same `MetricStore` as there, which decides what is usable, what several ranks mean together, and what a
     deprecated name shows; what they grew by goes into the host's classes. A child is bound when its series
-    first changes, so an engine that says nothing has none.
+    is first spoken of, so an engine that says nothing has none.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ def _growth(metadata: MetricMetadata, before: Value | None, value: Value) -> Val
     """Return what to add to a series, or to set it to; None where nothing changed."""
     if isinstance(value, Histogram):
         if not isinstance(before, Histogram):
-            return value if value.count else None
+            return value
         counts = [now - old for now, old in zip(value.counts, before.counts, strict=True)]
         return Histogram(value.bounds, counts, value.sum - before.sum) if any(counts) else None
     if isinstance(before, Histogram) or value == before:
         return None
     if metadata.kind == "gauge":
         return value
-    return value - (before or 0) or None
+    return value - (before or 0)
