@@ -1,0 +1,106 @@
+"""The text of own families, held to prometheus_client's, byte for byte."""
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Info, generate_latest
+from prometheus_client.utils import floatToGoString
+
+from hisparse.telemetry import (
+    CATALOGUE,
+    Catalogue,
+    CounterMetadata,
+    Deprecation,
+    GaugeMetadata,
+    HistogramMetadata,
+    OffloadingConnectorStats,
+    TelemetryPipeline,
+)
+from hisparse.telemetry.exposition import number_text
+from hisparse.telemetry.prometheus import registry_text
+
+OLD: dict[str, Any] = {"labelnames": ("way", "tier"), "labelvalues": {"way": ("in",)}}
+MINE = Catalogue(
+    {
+        "mine_total": CounterMetadata('A "quoted" \\ one\non two lines', labelnames=("tier", "zone")),
+        "mine_level": GaugeMetadata("A level.", labelnames=("tier",)),
+        "mine_wait": HistogramMetadata("Waits.", labelnames=("a", "z"), buckets=(0.001, 1, 1e6, 2e6)),
+        "mine_new_total": CounterMetadata("New.", labelnames=("tier",)),
+        "mine_old_total": CounterMetadata(
+            "Old.", deprecation=Deprecation(since="0.1", replacement={"in": "mine_new_total"}, label="way"), **OLD
+        ),
+    }
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ['"', "\\", "\n", '\\"\n', "ü€漢", "a b", "\\n", "{}", "\x00\x7f", ""]
+)
+NUMBERS = (
+    st.integers(0, 2**53) | st.floats(0, 2.0**53) | st.sampled_from([0, 1, 999_999, 10**6, 10**15, 2**53, 1e-9, 0.1])
+)
+
+
+@given(st.integers(-(2**60), 2**60) | st.floats() | NUMBERS)
+@example(1_000_000)
+@example(2**53)
+@example(-0.0)
+def test_a_number_reads_as_the_client_writes_it(value: float) -> None:
+    """Any number has the client's text."""
+    assert number_text(value) == floatToGoString(value)  # type: ignore[no-untyped-call]  # the client leaves it untyped
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(TEXTS, TEXTS, NUMBERS, st.floats(-1e300, 1e300)), max_size=6), TEXTS)
+def test_own_text_is_the_clients(rows: list[tuple[str, str, Any, float]], model_name: str) -> None:
+    """For any labels and values the text is what the client writes, at the first scrape and at later ones."""
+    registry = CollectorRegistry()
+    with TelemetryPipeline(model_name=model_name, engines=(0, 11), registry=registry, catalogue=MINE) as pipeline:
+        for engine, (one, other, number, level) in enumerate(rows):
+            stats = OffloadingConnectorStats(catalogue=MINE)
+            stats.increase_counter("mine_total", number, (one, other))
+            stats.set_gauge("mine_level", level, (one,))
+            stats.observe_histogram("mine_wait", [number, 1, 0], (other, one))
+            stats.increase_counter("mine_new_total", number, (one,))
+            pipeline.publish({"mine": stats}, engine=engine % 2)
+            assert registry_text(registry) == generate_latest(registry)
+        assert registry_text(registry) == generate_latest(registry)
+
+
+def test_the_whole_catalogue_with_foreign_metrics_around(registry: CollectorRegistry) -> None:
+    """All families of this version, between metrics of others, read as the client writes them, in its order."""
+    Counter("before", "Before.", ["x"], registry=registry).labels('"').inc()
+    catalogue = CATALOGUE.exported("0.1.0", gates=frozenset(["kv_cache_metrics"]))
+    with TelemetryPipeline(model_name="m", engines=(0, 1), registry=registry, catalogue=catalogue) as pipeline:
+        Info("after", "After.", registry=registry).info({"a": "b"})
+        stats = OffloadingConnectorStats()
+        stats.observe_histogram("hisparse_hot_gather_seconds", [0.1] * 50)
+        stats.set_info("hisparse_hot_config_info", {"top_k": 64, "host_pool": 'disk:/a "b"'})
+        pipeline.publish({"rows": stats}, engine=1)
+        text = registry_text(registry)
+        assert text == generate_latest(registry)
+    assert text.index(b"before_total") < text.index(b"hisparse_hot_gather_seconds") < text.index(b"after_info")
+    assert registry_text(registry) == generate_latest(registry)
+
+
+@pytest.mark.parametrize("levels", [(0.0, -0.0), (-0.0, 0.0), (1, 1.0), (2.5, 2.5)])
+def test_a_level_is_written_as_it_is_now(registry: CollectorRegistry, levels: tuple[float, float]) -> None:
+    """Equal levels of different text are not confused between two scrapes."""
+    with TelemetryPipeline(model_name="m", registry=registry, catalogue=MINE) as pipeline:
+        for level in levels:
+            stats = OffloadingConnectorStats(catalogue=MINE)
+            stats.set_gauge("mine_level", level, ("ram",))
+            pipeline.publish({"mine": stats})
+            assert registry_text(registry) == generate_latest(registry)
+
+
+def test_an_engine_that_ends_and_begins_again_is_written_anew(registry: CollectorRegistry) -> None:
+    """Nothing kept of a closed engine's text appears in that of its successor."""
+    for name in ("disk", "ram"):
+        with TelemetryPipeline(model_name="m", registry=registry, catalogue=MINE) as pipeline:
+            stats = OffloadingConnectorStats(catalogue=MINE)
+            stats.increase_counter("mine_new_total", 3, (name,))
+            pipeline.publish({"mine": stats})
+            text = registry_text(registry)
+            assert text == generate_latest(registry)
+            assert text.count(b'tier="') == 2
