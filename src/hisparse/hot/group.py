@@ -7,11 +7,11 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse.errors import PositionError, StateError
+from hisparse.errors import StateError
 from hisparse.hot.buffer import HotBuffer, RowSource
 from hisparse.hot.counters import GroupCounters
 from hisparse.hot.step import Step
-from hisparse.kernels import Residency, address_step
+from hisparse.kernels import Residency
 
 
 class HiSparseIndexGroup:
@@ -69,17 +69,14 @@ class HiSparseIndexGroup:
             InputError: As `Residency.resolve`; nothing was changed.
         """
         self._forget_unloaded()
-        newest = topk.max(initial=-1)
-        if newest >= self._source.length:
-            raise PositionError(f"position {newest} was selected, but requests hold {self._source.length} rows")
-        resolution = self.residency.resolve(requests, topk)
-        hot_slots = self.residency.settings.hot_slots
+        source = self._source
+        resolution, addresses = self.residency.resolve_rows(requests, topk, source.pages, length=source.length)
         self._step = step = Step(
             requests=requests,
             # Followers compare; the caller may write to its array before they do.
             topk=topk.copy() if len(self.layers) > 1 else topk,
             resolution=resolution,
-            addresses=address_step(resolution, requests, self._source.pages, hot_slots=hot_slots),
+            addresses=addresses,
             pending=set(self.layers),
         )
         self.counters.record_selection(requests, resolution.counts, topk.size)

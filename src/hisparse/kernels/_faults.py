@@ -4,8 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.errors import ArrayError, HotBufferError, InputError, PositionError
+from hisparse.kernels.addressing import PageTable
 from hisparse.kernels.backend import MAX_RESIDENT_ROW, ResidencySettings
 from hisparse.kernels.resolution import PADDING
+
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def describe(value: object) -> str:
@@ -17,16 +20,18 @@ def describe(value: object) -> str:
 
 def check_array(name: str, value: object, shape: tuple[int, ...]) -> None:
     """Raise ArrayError unless `value` is an int32 array of this shape."""
-    if isinstance(value, np.ndarray) and value.dtype == np.int32 and value.shape == shape:
+    if isinstance(value, np.ndarray) and value.shape == shape and (value.dtype is _INT32 or value.dtype == _INT32):
         return
     raise ArrayError(f"{name} must be int32[{', '.join(map(str, shape))}], got {describe(value)}")
 
 
 def check_requests(requests: object, settings: ResidencySettings) -> None:
     """Raise unless `requests` is int32 ``[B]``, each in range or -1, equal ones next to each other."""
-    if not isinstance(requests, np.ndarray) or requests.dtype != np.int32 or requests.ndim != 1:
+    if not isinstance(requests, np.ndarray) or requests.dtype != _INT32 or requests.ndim != 1:
         raise ArrayError(f"requests must be int32[B], got {describe(requests)}")
     numbers = requests.tolist()
+    if len(numbers) == 1 and PADDING <= numbers[0] < settings.max_requests:
+        return
     lowest, highest = min(numbers, default=0), max(numbers, default=0)
     if len(set(numbers)) == len(numbers) and lowest >= PADDING and highest < settings.max_requests:
         return
@@ -63,6 +68,24 @@ def check_positions(positions: object, settings: ResidencySettings) -> NDArray[n
             "raise max_positions for longer requests"
         )
     return array.astype(np.int64)
+
+
+def check_pages(pages: PageTable, length: int, settings: ResidencySettings) -> None:
+    """Raise ArrayError unless `pages` covers `length` positions of every request."""
+    first_rows = pages.first_rows
+    requests, columns = first_rows.shape
+    if requests >= settings.max_requests and columns * pages.page_rows >= length and first_rows.dtype == _INT64:
+        return
+    needed = -(-length // pages.page_rows)
+    raise ArrayError(f"first_rows must be int64[{settings.max_requests}, {needed}] or more, got {describe(first_rows)}")
+
+
+def find_unheld(requests: NDArray[np.int32], topk: NDArray[np.int32], length: int) -> InputError | None:
+    """Return the error if a request selects a position that it does not have, or None.  Reads only."""
+    newest = topk[requests != PADDING].max(initial=PADDING)
+    if newest < length:
+        return None
+    return PositionError(f"position {newest} was selected, but requests hold {length} rows")
 
 
 def resident_rows(pages: NDArray[np.int32], positions: NDArray[np.int32], page_rows: int) -> NDArray[np.int64]:

@@ -3,11 +3,13 @@
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 from typing import Any
 
-from hisparse.kernels._numba_compile import int64, kernel
+from hisparse.kernels._numba_compile import int64, kernel, part
 
 
-@kernel
-def address(resolution: Any, requests: Any, first_rows: Any, page_rows: int, hot_slots: int, addresses: Any) -> None:
+@part
+def fill_addresses(
+    resolution: Any, requests: Any, first_rows: Any, page_rows: int, hot_slots: int, addresses: Any
+) -> None:
     """Fill `addresses` (slots, is_selected, miss_slots, miss_rows) from `resolution` (slots, three miss lists)."""
     slots, miss_request, miss_position, miss_slot = resolution
     flat_slots, is_selected, miss_slots, miss_rows = addresses
@@ -22,3 +24,9 @@ def address(resolution: Any, requests: Any, first_rows: Any, page_rows: int, hot
         page = miss_position[m] // page_rows
         miss_slots[m] = int64(request) * hot_slots + miss_slot[m]
         miss_rows[m] = first_rows[request, page] + (miss_position[m] - page * page_rows)
+
+
+@kernel
+def address(resolution: Any, requests: Any, first_rows: Any, page_rows: int, hot_slots: int, addresses: Any) -> None:
+    """As `fill_addresses`."""
+    fill_addresses(resolution, requests, first_rows, page_rows, hot_slots, addresses)

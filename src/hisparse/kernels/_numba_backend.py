@@ -1,11 +1,14 @@
 """The residency state in compiled loops: allocation, dispatch and recount."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.errors import AccountingError
 from hisparse.kernels import _numba_stack, _numba_vllm
-from hisparse.kernels._numba_arrays import FAULT, Geometry, Plan, State
+from hisparse.kernels._numba_arrays import FAULT, Record, State
+from hisparse.kernels.addressing import PageTable, StepAddresses
 from hisparse.kernels.backend import ResidencySettings
 from hisparse.kernels.resolution import COUNT_FIELDS, Resolution
 
@@ -14,6 +17,34 @@ LOG_ENTRIES_PER_SLOT = 4
 
 _KERNELS = {"stack": _numba_stack.resolve, "vllm": _numba_vllm.resolve}
 _NO_PAGES = np.empty((0, 0), np.int32)
+_NO_FIRST_ROWS = np.empty((0, 0), np.int64)
+_NO_ROWS = np.empty((0, 0), np.int64)
+_NO_MARKS = np.empty((0, 0), np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Room for what a step writes before it is known how much that is; kept from step to step.
+
+    Attributes:
+        misses: int32 ``[5, N]``: request, position, slot, place and hole of each miss, see `Plan`.
+        runs: int64 ``[B, 3]``, see `Plan`.
+        rows: int64 ``[2, N]``: hot row and pool row of each miss.
+    """
+
+    misses: NDArray[np.int32]
+    runs: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, size: int, *, rows: int) -> "Scratch":
+        """Return room for `size` selections in `rows` batch rows."""
+        return cls(np.empty((5, size), np.int32), np.empty((rows, 3), np.int64), np.empty((2, size), np.int64))
+
+    @property
+    def size(self) -> int:
+        """Selections there is room for."""
+        return self.misses.shape[1]
 
 
 class NumbaBackend:
@@ -22,9 +53,6 @@ class NumbaBackend:
     def __init__(self, settings: ResidencySettings) -> None:
         """Allocate the fresh state of every request; memory is touched when a request first resolves."""
         self._settings = settings
-        power_of_two = settings.page_rows & (settings.page_rows - 1) == 0
-        shift = settings.page_rows.bit_length() - 1 if power_of_two else -1
-        self._geometry = Geometry(settings.max_positions, settings.page_rows, shift)
         self._kernel = _KERNELS[settings.order]
         requests, hot_slots = settings.max_requests, settings.hot_slots
         entries = LOG_ENTRIES_PER_SLOT if settings.order == "stack" else 1
@@ -36,6 +64,8 @@ class NumbaBackend:
             span=np.zeros((requests, 2), np.int64),
             seen=np.zeros(-(-settings.max_positions // 8), np.uint8),
         )
+        self._scratch = Scratch.of(max(settings.top_k, hot_slots), rows=1)
+        self._record = self._write_record()
 
     @property
     def state_bytes(self) -> int:
@@ -46,20 +76,63 @@ class NumbaBackend:
         self, requests: NDArray[np.int32], topk: NDArray[np.int32], resident_pages: NDArray[np.int32] | None
     ) -> Resolution | None:
         """Resolve one step, or change nothing and return None because a value in `topk` is at fault."""
-        slots = np.empty(topk.shape, np.int32)
-        scratch = np.empty((5, max(topk.size, self._settings.hot_slots)), np.int32)
-        plan = Plan(
-            slots.reshape(-1),
-            np.empty((len(topk), len(COUNT_FIELDS)), np.int64),
-            np.empty((len(topk), 3), np.int64),
-            *scratch,
+        slots, counts = np.empty(topk.shape, np.int32), np.empty((len(topk), len(COUNT_FIELDS)), np.int64)
+        resident = _NO_PAGES if resident_pages is None else _plain(resident_pages)
+        limit = self._settings.max_positions
+        record = self._record_for(topk)
+        found = self._kernel(
+            *(_plain(requests), _plain(topk), resident, limit, record),
+            *(slots, counts, _NO_FIRST_ROWS, 1, _NO_ROWS, _NO_MARKS),
         )
-        pages = _NO_PAGES if resident_pages is None else _plain(resident_pages)
-        found = int(self._kernel(_plain(requests), _plain(topk), pages, self._geometry, self._state, plan))
+        return None if found == FAULT else self._resolution(found, slots, counts)
+
+    def resolve_rows(
+        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, limit: int
+    ) -> tuple[Resolution, StepAddresses] | None:
+        """As `resolve`, where nothing is resident and positions lie below `limit`; and address the step."""
+        slots, counts = np.empty(topk.shape, np.int32), np.empty((len(topk), len(COUNT_FIELDS)), np.int64)
+        hot_rows, is_selected = np.empty(topk.shape, np.int64), np.empty(topk.shape, np.bool_)
+        record = self._record_for(topk)
+        found = self._kernel(
+            *(_plain(requests), _plain(topk), _NO_PAGES, limit, record),
+            *(slots, counts, pages.first_rows, pages.page_rows, hot_rows, is_selected),
+        )
         if found == FAULT:
             return None
-        request, position, slot = scratch[:3, :found].copy()
-        return Resolution(slots, request, position, slot, plan.counts)
+        miss_slots, miss_rows = self._scratch.rows[:, :found].copy()
+        return self._resolution(found, slots, counts), StepAddresses(hot_rows, is_selected, miss_slots, miss_rows)
+
+    def _resolution(self, found: int, slots: NDArray[np.int32], counts: NDArray[np.int64]) -> Resolution:
+        """Return the resolution with the misses that are in the scratch."""
+        request, position, slot = self._scratch.misses[:3, :found].copy()
+        return Resolution(slots, request, position, slot, counts)
+
+    def _record_for(self, topk: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the record of state and scratch, after making room for a step of this shape."""
+        if topk.size > self._scratch.size or len(topk) > len(self._scratch.runs):
+            self._scratch = Scratch.of(max(topk.size, self._scratch.size), rows=len(topk))
+            self._record = self._write_record()
+        return self._record
+
+    def _write_record(self) -> NDArray[np.int64]:
+        """Return the sizes and addresses that `state_at`, `plan_at` and `address_plan` read."""
+        settings, scratch = self._settings, self._scratch
+        page_rows = settings.page_rows
+        shift = page_rows.bit_length() - 1 if page_rows & (page_rows - 1) == 0 else -1
+        record = Record(
+            requests=settings.max_requests,
+            hot_slots=settings.hot_slots,
+            max_positions=settings.max_positions,
+            log_entries=self._state.log.shape[1],
+            page_rows=page_rows,
+            page_shift=shift,
+            **{name: array.ctypes.data for name, array in self._state._asdict().items()},
+            scratch_size=scratch.size,
+            misses=scratch.misses.ctypes.data,
+            runs=scratch.runs.ctypes.data,
+            rows=scratch.rows.ctypes.data,
+        )
+        return np.array(record, np.int64)
 
     def invalidate(self, request: int, positions: NDArray[np.int64]) -> None:
         """Make the slots that hold `positions` forget them; recency stays."""

@@ -54,6 +54,15 @@ def _prefetch(typingctx: Any, address: Any) -> Any:  # noqa: ARG001 # numba pass
     return types.void(types.int64), generate
 
 
+def _pointer(typingctx: Any, address: Any) -> Any:  # noqa: ARG001 # numba passes the typing context first
+    """Turn an address (int64) into what `numba.carray` takes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001 # numba's form
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
 def _copy_bytes(typingctx: Any, target: Any, source: Any, nbytes: Any) -> Any:  # noqa: ARG001 # as above
     """Copy `nbytes` bytes between two addresses (int64 each) that do not overlap."""
 
@@ -99,6 +108,7 @@ def _settle(typingctx: Any) -> Any:  # noqa: ARG001 # numba passes the typing co
 
 
 prefetch: Callable[[int], None] = _intrinsic(_prefetch)
+pointer: Callable[[int], Any] = _intrinsic(_pointer)
 copy_line: Callable[[int, int], None] = _intrinsic(_line_copy(32, is_streaming=False))
 stream_line: Callable[[int, int], None] = _intrinsic(_line_copy(32, is_streaming=True))
 settle: Callable[[], None] = _intrinsic(_settle)

@@ -20,22 +20,52 @@ from hisparse.kernels._numba_arrays import (
     Geometry,
     Plan,
     State,
+    address_plan,
     age_misses,
     answer_later,
     device_row,
     end_of_run,
     fetch_stamps,
     forget_seen,
+    geometry_at,
     pad_rows,
+    plan_at,
     see,
     start_request,
+    state_at,
 )
 from hisparse.kernels._numba_compile import int64, kernel, part, prefetch, uint64
 from hisparse.kernels.backend import MAX_RESIDENT_ROW
 
 
 @kernel
-def resolve(requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan) -> int:
+def resolve(
+    requests: Any,
+    topk: Any,
+    resident_pages: Any,
+    limit: int,
+    record: Any,
+    slots: Any,
+    counts: Any,
+    first_rows: Any,
+    page_rows: int,
+    hot_rows: Any,
+    is_selected: Any,
+) -> int:
+    """Resolve one step; return the number of misses, or FAULT with the state as before.
+
+    `record` says where state and scratch are; `slots` and `counts` are filled, `hot_rows` and `is_selected` too
+    unless they are empty.  Positions lie below `limit`.
+    """
+    plan = plan_at(record, slots, counts)
+    found = _resolve(requests, topk, resident_pages, geometry_at(record, limit), state_at(record), plan)
+    if found != FAULT and hot_rows.size > 0:
+        address_plan(requests, record, (first_rows, page_rows), plan, found, slots, hot_rows, is_selected)
+    return found
+
+
+@part
+def _resolve(requests: Any, topk: Any, resident_pages: Any, geometry: Geometry, state: State, plan: Plan) -> int:
     """Resolve one step; return the number of misses, or FAULT with the state as before."""
     num_misses: int = int64(0)  # typed: a part compiles once for each integer type it is called with
     first = int64(0)

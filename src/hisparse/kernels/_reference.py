@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from hisparse.errors import AccountingError
 from hisparse.kernels._faults import find_fault, resident_rows
+from hisparse.kernels.addressing import PageTable, StepAddresses, address_step
 from hisparse.kernels.backend import ResidencySettings
 from hisparse.kernels.resolution import PADDING, Resolution
 
@@ -82,6 +83,17 @@ class ReferenceBackend:
         counts[:, 3] = topk.shape[1] - counts[:, :3].sum(axis=1)
         request_, position, slot = np.concatenate(misses, axis=1)
         return Resolution(slots, request_.copy(), position.copy(), slot.copy(), counts)
+
+    def resolve_rows(
+        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, limit: int
+    ) -> tuple[Resolution, StepAddresses] | None:
+        """As `resolve`, where nothing is resident and positions lie below `limit`; and address the step."""
+        if (topk[requests != PADDING] >= limit).any():
+            return None
+        resolution = self.resolve(requests, topk, None)
+        if resolution is None:
+            return None
+        return resolution, address_step(resolution, requests, pages, hot_slots=self._settings.hot_slots)
 
     def _resolve_run(
         self, request: int, topk: NDArray[np.int32], pages: NDArray[np.int32] | None

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.errors import SettingError
+from hisparse.kernels.addressing import PageTable, StepAddresses
 from hisparse.kernels.resolution import Resolution
 
 ORDERS = ("stack", "vllm")
@@ -87,6 +88,11 @@ class Backend(Protocol):
         self, requests: NDArray[np.int32], topk: NDArray[np.int32], resident_pages: NDArray[np.int32] | None
     ) -> Resolution | None:
         """Resolve one step, or change nothing and return None because a value in `topk` is at fault."""
+
+    def resolve_rows(
+        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, limit: int
+    ) -> tuple[Resolution, StepAddresses] | None:
+        """As `resolve`, where nothing is resident and positions lie below `limit`; and address the step."""
 
     def invalidate(self, request: int, positions: NDArray[np.int64]) -> None:
         """Make the slots that hold `positions` forget them; recency stays."""
