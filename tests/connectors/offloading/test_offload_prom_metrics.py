@@ -160,7 +160,9 @@ def test_a_series_that_the_host_refuses_leaves_the_others(
     )
     host.observe(payload("mine_drops_total", "counter", 1))
     host.observe(payload("mine_level", "gauge", 1))
-    assert series(registry) == {
+    # Counting one reason makes the series of every reason.
+    found = {key: value for key, value in series(registry).items() if value or key[0] != ERRORS}
+    assert found == {
         ("mine_drops_total", "0", ()): 0,
         ("mine_level", "0", ()): 1,
         (ERRORS, "0", ("internal",)): 1,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from hisparse.connectors.base import KVConnector, PromMetrics
 from hisparse.connectors.hisparse.levels import LevelRecorder, LevelSource
+from hisparse.connectors.hisparse.recording import zero_stats
 from hisparse.connectors.hisparse.schedule import Schedule
 from hisparse.connectors.hisparse.source import CounterSource
 from hisparse.connectors.hisparse.worker import HiSparseConnectorWorker
@@ -96,15 +97,18 @@ class HiSparseConnector(KVConnector):
         labelnames: Sequence[str],
         per_engine_labelvalues: Mapping[int, Sequence[object]],
     ) -> PromMetrics:
-        """Create the metrics of `catalogue`, see `KVConnector`."""
+        """Create the metrics of `catalogue`, those without labels of their own at 0 for every engine."""
         del vllm_config
-        return OffloadPromMetrics(
+        metrics = OffloadPromMetrics(
             cls.catalogue,
             metric_types=metric_types,
             labelnames=labelnames,
             per_engine_labelvalues=per_engine_labelvalues,
             build=lambda data, _catalogue: cls.build_kv_connector_stats(data),
         )
+        for engine in per_engine_labelvalues:
+            metrics.observe(zero_stats(cls.catalogue), engine)
+        return metrics
 
     def flush(self) -> None:
         """Sample what the worker's counters hold now; blocks for at most `flush_seconds`."""

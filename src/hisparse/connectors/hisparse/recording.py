@@ -1,9 +1,11 @@
 """What a worker's counters grew by, under the names of the catalogue."""
 
+from itertools import product
+
 from hisparse.connectors.hisparse.totals import CounterTotals
 from hisparse.hot import FETCH_METRIC, MISSES_METRIC
 from hisparse.kernels import COUNT_FIELDS
-from hisparse.telemetry import HiSparseConnectorStats
+from hisparse.telemetry import Catalogue, HiSparseConnectorStats, Histogram, HistogramMetadata
 
 _HIT, _MISS = COUNT_FIELDS.index("hit"), COUNT_FIELDS.index("miss")
 
@@ -26,3 +28,17 @@ def record_growth(stats: HiSparseConnectorStats, growth: CounterTotals, *, with_
     if not growth.is_zero:
         hits, misses = (int(growth.selections[:, outcome].sum()) for outcome in (_HIT, _MISS))
         stats.record_snapshot(hits, misses, int(growth.loaded_bytes.sum()))
+
+
+def zero_stats(catalogue: Catalogue) -> HiSparseConnectorStats:
+    """Return statistics that make every series exist that is known before anything happened."""
+    stats = HiSparseConnectorStats(catalogue=catalogue)
+    for name, metadata in catalogue.items():
+        for labels in product(*(metadata.labelvalues.get(label, ()) for label in metadata.labelnames)):
+            if isinstance(metadata, HistogramMetadata):
+                stats.merge_histogram(name, Histogram.empty(metadata.buckets), labels)
+            elif metadata.kind == "counter":
+                stats.increase_counter(name, 0, labels)
+            else:
+                stats.set_gauge(name, 0, labels)
+    return stats
