@@ -116,8 +116,8 @@ class TelemetryPipeline:
 
     def flush(self) -> None:
         """Log what happened since the last line now, for shutdown; the totals are always up to date."""
-        if self._stores and self._exporter.keep_registered(self.registry):
-            logger.warning("the metrics had been dropped from their registry; they are registered again")
+        if self._stores:
+            self._exporter.keep_registered(self.registry)
         for engine in self._stores:
             self._exporter.share(self._model_name, engine)
         now = self._clock()

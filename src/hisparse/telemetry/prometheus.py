@@ -1,6 +1,7 @@
 """Running totals as a Prometheus collector: nothing is copied per sample, everything per scrape."""
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from threading import Lock
 from typing import Self
 
@@ -10,15 +11,17 @@ from prometheus_client.registry import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from hisparse.errors import MetricError
-from hisparse.telemetry.catalogue import Catalogue
+from hisparse.telemetry.catalogue import TELEMETRY, Catalogue
 from hisparse.telemetry.deprecated import help_text, series_of
 from hisparse.telemetry.exposition import COMMON_LABELS, Common, FamilyText, bucket_texts
 from hisparse.telemetry.histogram import Histogram, Value
 from hisparse.telemetry.metadata import MetricMetadata
 from hisparse.telemetry.multiprocess import ProcessValues
 from hisparse.telemetry.naming import family_name
-from hisparse.telemetry.store import MetricStore, Series
+from hisparse.telemetry.store import ERRORS_METRIC, MetricStore, Series
 from hisparse.telemetry.values import LabelValues
+
+logger = logging.getLogger("hisparse")
 
 _Engines = Mapping[Common, Mapping[LabelValues, Value]]
 
@@ -47,29 +50,58 @@ class KVConnectorPrometheus:
         Raises:
             MetricError: The registry has other metrics of these names, or the catalogues disagree.
         """
-        collector = cls(catalogue)
+        catalogue = catalogue.merged(TELEMETRY)
+        owner = cls._of(registry)
         try:
-            registry.register(collector)
+            if owner is None:
+                owner = cls(catalogue)
+                registry.register(owner)
+            elif added := catalogue.keys() - owner.names():
+                # The registry learns names only when something is registered; these may be somebody else's.
+                probe = cls(Catalogue({name: catalogue[name] for name in added}))
+                registry.register(probe)
+                registry.unregister(probe)
+                owner.declare(catalogue)
+                registry.unregister(owner)
+                registry.register(owner)
+            else:
+                owner.declare(catalogue)
         except ValueError as error:
-            for family in registry.collect():
-                if isinstance(family, OwnFamily) and isinstance(family.owner, cls):
-                    family.owner.declare(catalogue)
-                    return family.owner
+            if isinstance(error, MetricError):
+                raise
             raise MetricError(
                 f"the registry has these metrics from elsewhere, give another registry: {error}"
             ) from error
-        return collector
+        return owner
 
-    def keep_registered(self, registry: CollectorRegistry) -> bool:
-        """Register again where somebody dropped the collector; return whether that was so.
+    @classmethod
+    def _of(cls, registry: CollectorRegistry) -> Self | None:
+        # Only the collector that has this name is asked, so no other one can fail here.
+        for family in registry.restricted_registry([family_name(ERRORS_METRIC)]).collect():
+            if isinstance(family, OwnFamily) and isinstance(family.owner, cls):
+                return family.owner
+        return None
+
+    def keep_registered(self, registry: CollectorRegistry) -> None:
+        """Register again where somebody dropped the collector, and say so.
 
         An engine that is made again in one process may clear the registry of everything it takes for its own.
         """
-        try:
-            registry.register(self)
-        except ValueError:
-            return False
-        return True
+        found = self._of(registry)
+        if found is self:
+            return
+        problem = "a later pipeline has taken their place, close this one"
+        if found is None:
+            try:
+                registry.register(self)
+                problem = "they are registered again"
+            except ValueError as error:
+                problem = f"others have taken their names: {error}"
+        logger.warning("the metrics had been dropped from their registry; %s", problem)
+
+    def names(self) -> frozenset[str]:
+        """Return the names of all metrics. Reads only."""
+        return frozenset(self._catalogue)
 
     def declare(self, catalogue: Catalogue) -> None:
         """Add metrics to those of all engines.
@@ -167,6 +199,13 @@ class OwnFamily(Metric):
     @samples.setter
     def samples(self, samples: list[Sample]) -> None:
         self._made = samples
+
+    def _restricted_metric(self, names: Collection[str]) -> Metric | None:
+        # A registry restricted to the family by its own name finds the family itself, and so its collector.
+        if self.name in names:
+            return self
+        restricted: Metric | None = super()._restricted_metric(names)  # type: ignore[no-untyped-call]  # the client's own
+        return restricted
 
     def text(self) -> str:
         """Return the family in text format 0.0.4."""
