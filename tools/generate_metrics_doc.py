@@ -26,7 +26,27 @@ Several engines are independent: sum their counters.
 _READING = """## Names with a colon
 
 The endpoint serves text format 0.0.4 whatever the client asks for, so `vllm:` names arrive unchanged.
-Behind another exporter that negotiates OpenMetrics, Prometheus may store `vllm_hisparse_...` instead.
+Another endpoint may serve the same registry, `prometheus_client.start_http_server` or an engine's own
+`/metrics`. From prometheus_client 0.23 on those spell sample names with an underscore where OpenMetrics is
+negotiated with `escaping=underscores`: Prometheus 2.42 then stores `vllm_hisparse_...`, Prometheus 3, which
+asks for `allow-utf-8`, `vllm:hisparse_...`.
+
+| asked by | this endpoint | `start_http_server`, `make_wsgi_app`, `make_asgi_app` |
+| --- | --- | --- |
+| Prometheus 2.42 | `vllm:hisparse_cache_hits_total` | `vllm_hisparse_cache_hits_total` |
+| Prometheus 3 | `vllm:hisparse_cache_hits_total` | `vllm:hisparse_cache_hits_total` |
+| curl | `vllm:hisparse_cache_hits_total` | `vllm:hisparse_cache_hits_total` |
+
+This rule of a scrape configuration gives the names their colon back:
+
+```yaml
+metric_relabel_configs:
+  - source_labels: [__name__]
+    regex: 'vllm_((?:hisparse|kv_offload)_.+)'
+    target_label: __name__
+    replacement: 'vllm:$1'
+```
+
 This selector reads both:
 
 ```promql
