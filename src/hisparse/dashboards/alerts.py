@@ -121,7 +121,7 @@ def _thrashing(settings: AlertSettings) -> Alert:
         "warning",
         f"{hit_ratio(scope, *IDENTITY)} < {settings.hit_ratio:g}\nand\n{misses} > {settings.misses_per_second:g}",
         settings.pending,
-        f"Hot buffers of {_ENGINE} hit only {_PERCENT} of the selected rows: they are smaller than the working set.",
+        f"Hot buffers of {_ENGINE} hit only {_SHARE} of the selected rows: they are smaller than the working set.",
         (SELECTIONS,),
     )
 
@@ -132,7 +132,7 @@ def _saturated(settings: AlertSettings) -> Alert:
         "warning",
         f"{link_use(Scope('', settings.window), *IDENTITY)} > {settings.link_ratio:g}",
         settings.pending,
-        f"Copies to the device of {_ENGINE} take {_PERCENT} of the measured speed of the link: steps wait for it.",
+        f"Copies to the device of {_ENGINE} take {_SHARE} of the measured speed of the link: steps wait for it.",
         (COPIED, LINK),
     )
 
@@ -146,7 +146,7 @@ def _load_failures(settings: AlertSettings) -> Alert:
         "critical",
         f"{share(failed, loads)} > {settings.load_failure_ratio:g}",
         settings.failures_pending,
-        f"{_PERCENT} of the loads of {_ENGINE} fail: what should have come from a tier is computed again.",
+        f"{_SHARE} of the loads of {_ENGINE} fail: what should have come from a tier is computed again.",
         (TRANSFERS,),
     )
 
@@ -182,4 +182,4 @@ def _telemetry_errors(settings: AlertSettings) -> Alert:
 
 
 _ENGINE = "{{ $labels.model_name }} on {{ $labels.instance }}, engine {{ $labels.engine }},"
-_PERCENT = "{{ $value | humanizePercentage }}"
+_SHARE = "{{ $value | humanizePercentage }}"
