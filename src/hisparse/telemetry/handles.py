@@ -1,0 +1,63 @@
+"""Series that are written often, found once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hisparse.telemetry.histogram import Histogram, observe_each
+from hisparse.telemetry.values import MAX_NUMBER, ItemError, read_increment
+
+Refuse = Callable[[Any, Exception], None]
+
+
+class CounterHandle:
+    """One counter of a container; made by `OffloadingConnectorStats.counter`."""
+
+    __slots__ = ("_key", "_refuse", "_values")
+
+    def __init__(self, values: dict[str, int | float], key: str, *, refuse: Refuse) -> None:
+        """Write to ``values[key]``; `refuse` counts what cannot be used."""
+        self._values = values
+        self._key = key
+        self._refuse = refuse
+
+    def add(self, amount: float = 1) -> None:
+        """Add `amount` >= 0; what is no such number is skipped and counted."""
+        # Exact types: asking an abstract base class takes as long as the rest.
+        if (type(amount) is not int and type(amount) is not float) or not 0 <= amount <= MAX_NUMBER:
+            try:
+                amount = read_increment(amount, "an increment")
+            except ItemError as error:
+                self._refuse(self._key, error)
+                return
+        values, key = self._values, self._key
+        values[key] = values.get(key, 0) + amount
+
+
+class HistogramHandle:
+    """One histogram of a container; made by `OffloadingConnectorStats.histogram`."""
+
+    __slots__ = ("_bounds", "_key", "_refuse", "_values")
+
+    def __init__(self, values: dict[str, Histogram], key: str, *, bounds: tuple[float, ...], refuse: Refuse) -> None:
+        """Write to ``values[key]``, a histogram over `bounds`; `refuse` counts what cannot be used."""
+        self._values = values
+        self._key = key
+        self._bounds = bounds
+        self._refuse = refuse
+
+    def observe(self, samples: "list[float] | np.ndarray[Any, Any]") -> None:
+        """Count samples >= 0; each that is no such number is skipped and counted."""
+        histogram = self._values.get(self._key)
+        if histogram is None:
+            histogram = self._values[self._key] = Histogram.empty(self._bounds)
+        if isinstance(samples, list):
+            if histogram.observe_list(samples):
+                return
+        elif isinstance(samples, np.ndarray) and histogram.observe_array(samples):
+            return
+        else:
+            samples = samples.ravel().tolist() if isinstance(samples, np.ndarray) else [samples]
+        for error in observe_each(histogram, samples, self._key):
+            self._refuse(self._key, error)
