@@ -30,6 +30,7 @@ def answers(prometheus: LivePrometheus, port: int, monkeypatch: pytest.MonkeyPat
         "bytes": f"sum(vllm:hisparse_host_to_device_bytes_total{{{here}}})",
         "ratio": f"sum({hits}) / (sum({hits}) + sum({misses}))",
         "errors": f"sum(hisparse_telemetry_errors_total{{{here}}})",
+        "reserved": f"sum(hisparse_host_reserved_bytes{{{here}}})",
     }
 
     def ask_and_leave(feed: MetricsFeed, *exception: object) -> None:
@@ -55,5 +56,6 @@ def test_queries_equal_the_report(
     assert answers["bytes"] == {labels(): report["host_to_device_bytes"]}
     assert answers["ratio"] == {labels(): pytest.approx(report["hit_ratio"], rel=1e-12)}
     assert answers["errors"] == {labels(): 0}
+    assert answers["reserved"] == {labels(): 0}
     assert report["selections"]["hit"] > 0
     assert report["host_to_device_bytes"] > 0
