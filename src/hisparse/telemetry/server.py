@@ -42,6 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD of /metrics and nothing else."""
 
     server_version, sys_version = "hisparse", ""
+    default_request_version = "HTTP/1.0"  # what cannot be read gets a status line too
     timeout = MAX_CONNECTION_SECONDS
 
     def __init__(self, read: Callable[[], bytes], *args: Any) -> None:
@@ -114,6 +115,12 @@ class _Server(ThreadingHTTPServer):
             self._since.pop(request, None)
         super().shutdown_request(request)
 
+    @property
+    def clients(self) -> int:
+        """Connections that are open."""
+        with self._lock:
+            return len(self._since)
+
     def service_actions(self) -> None:
         """Hang up on clients that send or read too slowly; called several times a second."""
         oldest = time.monotonic() - MAX_CONNECTION_SECONDS
@@ -151,6 +158,11 @@ class MetricsServer:
         """Address to scrape."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/metrics"
+
+    @property
+    def clients(self) -> int:
+        """Connections that are open, at most `MAX_CONNECTIONS`."""
+        return self._server.clients
 
     def close(self) -> None:
         """Stop listening and wait for the thread. Harmless twice."""
