@@ -49,7 +49,7 @@ class KVConnector(ABC):
         labelnames: Sequence[str],
         per_engine_labelvalues: Mapping[int, Sequence[object]],
     ) -> PromMetrics | None:
-        """Create the metrics of `catalogue` with one child per engine; None where a class has none.
+        """Create the metrics of `catalogue` in an engine's own classes; None where a class has no metrics.
 
         Args:
             vllm_config: The engine's configuration.
@@ -57,8 +57,18 @@ class KVConnector(ABC):
             labelnames: Labels the engine puts on every series, for example ``["model_name", "engine"]``.
             per_engine_labelvalues: Their values for each engine.
         """
-        del vllm_config, metric_types, labelnames, per_engine_labelvalues
-        return None
+        from hisparse.connectors.offloading import OffloadPromMetrics  # noqa: PLC0415  its package has connectors too
+
+        del vllm_config
+        if not cls.catalogue:
+            return None
+        return OffloadPromMetrics(
+            cls.catalogue,
+            metric_types=metric_types,
+            labelnames=labelnames,
+            per_engine_labelvalues=per_engine_labelvalues,
+            build=lambda data, _catalogue: cls.build_kv_connector_stats(data),
+        )
 
     def flush(self) -> None:  # noqa: B027  a connector that counts in this process has nothing to wait for
         """Take in what is counted elsewhere, so that the next `get_kv_connector_stats` hands out everything."""

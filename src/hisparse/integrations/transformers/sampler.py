@@ -9,7 +9,7 @@ from hisparse.integrations.transformers.geometry import ModelGeometry
 from hisparse.integrations.transformers.link import measured_link_bytes_per_second
 from hisparse.integrations.transformers.slot import StoreSlot
 from hisparse.integrations.transformers.tiered import TieredRows
-from hisparse.telemetry import KVConnectorStats, TelemetryPipeline
+from hisparse.telemetry import KVConnectorStats, TelemetryPipeline, merge_step
 
 
 class SlotLevels:
@@ -100,5 +100,5 @@ class CacheSampler:
         if counted is None and pages == self._published_pages:
             return
         self._published_pages = pages
-        stats = self._scheduler.get_kv_connector_stats()
-        self._pipeline.publish({self._worker.name: stats if stats is None else stats.aggregate(counted)})
+        stats = merge_step(counted, self._scheduler.get_kv_connector_stats())
+        self._pipeline.publish({self._worker.name: stats})
