@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hisparse.connectors import MultiConnector, MultiKVConnectorStats, OffloadingConnectorScheduler, StatsBuilder
 from hisparse.connectors.multi.stats import MAX_CHILDREN
-from hisparse.telemetry import HiSparseKVConnectorStats, OffloadingConnectorStats
+from hisparse.telemetry import HiSparseConnectorStats, OffloadingConnectorStats
 
 BUILDER = StatsBuilder([NixlConnector, OffloadingConnectorScheduler])
 WIRES: dict[str, Callable[[Any], Any]] = {
@@ -77,11 +77,26 @@ def test_nested_payloads_are_rebuilt_by_name(wire: Callable[[Any], Any]) -> None
     assert {name: type(child) for name, child in rebuilt.children.items()} == {
         "Offloading#0": OffloadingConnectorStats,
         "Nixl": NixlStats,
-        "HiSparse": HiSparseKVConnectorStats,
+        "HiSparse": HiSparseConnectorStats,
         "Multi": MultiKVConnectorStats,
     }
     assert rebuilt == stats
     assert rebuilt.aggregate(stats).reduce()["Multi: Nixl#1: Num transfers"] == 2
+
+
+def test_a_class_that_cannot_be_made_empty_merges_too() -> None:
+    """A container whose constructor needs more than data is copied as a whole, and the original stays as it was."""
+
+    class Particular(NixlStats):
+        def __init__(self, data: Any, unit: str) -> None:
+            self.unit = unit
+            super().__init__(data)
+
+    first = MultiKVConnectorStats({"P": Particular({"failed_transfers": 1}, "s")}, build=StatsBuilder().child)
+    total = multi(first).aggregate(first)
+    assert total.reduce()["P: Num failed transfers"] == 2
+    assert first.reduce()["P: Num failed transfers"] == 1
+    assert total.errors == {}
 
 
 def test_an_engine_that_keys_by_class_is_read() -> None:

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hisparse.connectors.base import KVConnector
+from hisparse.connectors.hisparse import HiSparseConnector
 from hisparse.connectors.multi.stats import CHILDREN_KEY, MultiKVConnectorStats, unwrapped
+from hisparse.connectors.offloading import OffloadingConnectorScheduler
 from hisparse.telemetry import CATALOGUE, Catalogue, KVConnectorStats, build_kv_connector_stats
 
 
@@ -18,12 +20,17 @@ class StatsBuilder:
 
     def __init__(self, connectors: Iterable[type[KVConnector] | KVConnector] = ()) -> None:
         """Know the classes of `connectors`, and the names of those that are objects."""
+        self._given: list[KVConnector | type[KVConnector]] = list(connectors)
         self._classes: dict[str, KVConnector | type[KVConnector]] = {}
-        for connector in connectors:
+        for connector in self._given:
             cls = connector if isinstance(connector, type) else type(connector)
             for name in (cls.__name__, getattr(connector, "name", None)):
                 if isinstance(name, str):
                     self._classes.setdefault(name, connector)
+        # Known without being given, under the names by which engines know them too.
+        for name, own in (("HiSparse", HiSparseConnector), ("Offloading", OffloadingConnectorScheduler)):
+            self._classes.setdefault(name, own)
+            self._classes.setdefault(f"{name}Connector", own)
 
     def __call__(self, data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
         """Return the container with the plain form `data`, None for none that is known."""
@@ -43,12 +50,12 @@ class StatsBuilder:
         if not is_multiple and (built := self._claimed(data)) is not None:
             return built
         # Children of classes unknown here; a child that has children of its own says so.
-        if is_multiple or (not name and all(_is_payload(value) for value in data.values())):
+        if is_multiple or (not name and all(map(_is_payload, data.values()))):
             return MultiKVConnectorStats(data, build=_Children(self, catalogue), catalogue=catalogue)
         return None
 
     def _claimed(self, data: Mapping[str, Any]) -> KVConnectorStats | None:
-        for connector in dict.fromkeys(self._classes.values()):
+        for connector in self._given:
             built = connector.build_kv_connector_stats(data)
             # A class that takes anything skips what is not its own.
             if built is not None and not built.errors:

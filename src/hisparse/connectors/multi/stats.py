@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from hisparse.telemetry import (
     CATALOGUE,
@@ -12,13 +12,15 @@ from hisparse.telemetry import (
     Sample,
     SkipReason,
 )
-from hisparse.telemetry.stats import RankedSample
+from hisparse.telemetry.stats import RANK_KEY, RankedSample
 from hisparse.telemetry.store import ERRORS_METRIC
 from hisparse.telemetry.values import ItemError, LabelValues, read_text, show
+from hisparse.telemetry.wire import decode_stats
 
 CHILDREN_KEY = "children"
 SHARED_KEY = "shared"
 MAX_CHILDREN = 64
+_BYTES = (bytes, bytearray, memoryview)
 
 T = TypeVar("T")
 
@@ -59,6 +61,12 @@ class MultiKVConnectorStats(KVConnectorStats):
         self._build = build
         self._catalogue = catalogue
         super().__init__(data)
+        # Each child carries its own.
+        self.rank = None
+
+    def fresh(self) -> "MultiKVConnectorStats":
+        """Return an empty container that builds children as this one does. Reads only."""
+        return MultiKVConnectorStats(build=self._build, catalogue=self._catalogue)
 
     def _empty(self) -> dict[str, Any]:
         return {CHILDREN_KEY: {}, SHARED_KEY: OffloadingConnectorStats()}
@@ -69,42 +77,57 @@ class MultiKVConnectorStats(KVConnectorStats):
         children: dict[str, KVConnectorStats] = self.data[CHILDREN_KEY]
         return children
 
-    def add(self, name: Any, value: Any) -> None:
-        """Add what a child recorded, a container or its plain form; an unknown child is skipped and counted."""
+    def add(self, name: Any, value: Any, *, rank: int | None = None) -> None:
+        """Add what a child recorded; an unknown child is skipped and counted.
+
+        Args:
+            name: The child's name.
+            value: A container, its plain form, or what `encode_stats` made of it; None for nothing.
+            rank: The worker that recorded it, where it does not say so itself.
+        """
         value = unwrapped(value)
         if value is None or (isinstance(value, Mapping) and not value):
             return
         try:
-            self._add(read_text(name, "a child's name"), value)
+            self._add(read_text(name, "a child's name"), value, rank)
         except ItemError as error:
             self.skip(error.reason, str(error))
         except Exception as error:  # noqa: BLE001  a child's fault must not take the other children's statistics
             self.skip(SkipReason.INTERNAL, f"{show(name)}: {type(error).__name__}: {error}")
 
-    def share(self, shared: Any) -> None:
+    def share(self, shared: Any, *, rank: int | None = None) -> None:
         """Add levels and info that hold for several children together; the latest stand."""
-        stats = self.data[SHARED_KEY].aggregate(shared)
+        stats = self.data[SHARED_KEY].aggregate_as(shared, rank)
         self._take_errors(stats)
 
-    def _add(self, name: str, value: Any) -> None:
+    def _add(self, name: str, value: Any, rank: int | None) -> None:
         known = self.children.get(name)
+        stats = self._read(name, value, rank) if known is None or isinstance(value, _BYTES) else value
         if known is None:
             if len(self.children) >= MAX_CHILDREN:
-                raise ItemError(
-                    SkipReason.TOO_MANY_SERIES, f"{name!r} would be one of more than {MAX_CHILDREN} children"
-                )
-            known = value if isinstance(value, KVConnectorStats) else self._build(name, value)
-            if known is None:
-                raise ItemError(SkipReason.UNKNOWN_CONNECTOR, f"child {name!r} sent {show(value)}")
-            self.data[CHILDREN_KEY][name] = known
-        elif isinstance(value, KVConnectorStats) and type(value) is not type(known):
+                raise ItemError(SkipReason.TOO_MANY_SERIES, f"{name!r} is one child more than {MAX_CHILDREN}")
+            known = self.data[CHILDREN_KEY][name] = stats
+        elif isinstance(stats, KVConnectorStats) and type(stats) is not type(known):
             raise ItemError(
                 SkipReason.TYPE_CONFLICT,
-                f"child {name!r} has {type(known).__name__} here and {type(value).__name__} in the statistics merged",
+                f"child {name!r} has {type(known).__name__} here and {type(stats).__name__} in the statistics merged",
             )
         else:
-            known.aggregate(value)
+            known.aggregate_as(stats, rank)
         self._take_errors(known)
+
+    def _read(self, name: str, value: Any, rank: int | None) -> KVConnectorStats:
+        if isinstance(value, _BYTES):
+            stats = decode_stats(value, self._catalogue, lambda data, _: self._build(name, data))
+        elif isinstance(value, KVConnectorStats):
+            # One of a child without a rank is kept as it is, for nobody may know how to build it again.
+            stats = value if rank is None or value.rank is not None else value.fresh().aggregate_as(value, rank)
+        else:
+            is_unranked = rank is not None and isinstance(value, Mapping) and RANK_KEY not in value
+            stats = self._build(name, {**value, RANK_KEY: rank} if is_unranked else value)
+        if stats is None:
+            raise ItemError(SkipReason.UNKNOWN_CONNECTOR, f"child {name!r} sent {show(value)}")
+        return stats
 
     def _take_errors(self, child: KVConnectorStats) -> None:
         # One container reports once: the sinks ask this one.
@@ -112,29 +135,39 @@ class MultiKVConnectorStats(KVConnectorStats):
             self.skip(reason, child.examples.get(reason, "reported by the sender of the statistics"), count)
         child.errors, child.examples = {}, {}
 
-    def _aggregate(self, other: Any) -> None:
+    def aggregate_as(self, other: Any, rank: int | None) -> Self:
+        """Add `other` as `aggregate` does, what its children recorded as said by `rank` where they carry none."""
         if not isinstance(other, MultiKVConnectorStats):
-            super()._aggregate(other)
-            return
+            return super().aggregate_as(other, rank)
         # Built containers merge as they are: nobody needs to know how to build them again.
         for reason, count in other.errors.items():
             self.skip(reason, other.examples.get(reason, "reported by the sender of the statistics"), count)
         for name, child in other.children.items():
-            self.add(name, child if name in self.children else deepcopy(child))
-        self.share(other.data[SHARED_KEY])
+            self.add(name, child if name in self.children else _copied(child), rank=rank)
+        self.share(other.data[SHARED_KEY], rank=rank)
+        return self
+
+    def _aggregate(self, other: Any) -> None:
+        if isinstance(other, MultiKVConnectorStats):
+            self.aggregate_as(other, None)
+        else:
+            super()._aggregate(other)
 
     def _merge(self, data: Mapping[str, Any]) -> None:
+        self._merge_rank(None, data)
+
+    def _merge_rank(self, rank: int | None, data: Mapping[str, Any]) -> None:
         children: Any = data
         if CHILDREN_KEY in data:
             children = data[CHILDREN_KEY]
             for key in data.keys() - {CHILDREN_KEY, SHARED_KEY}:
                 self.skip(SkipReason.UNKNOWN_KEY, f"unknown section {show(key)}")
-            self.share(data.get(SHARED_KEY))
+            self.share(data.get(SHARED_KEY), rank=rank)
         if not isinstance(children, Mapping):
             self.skip(SkipReason.WRONG_TYPE, f"{CHILDREN_KEY} must be a mapping, got {show(children)}")
             return
         for name, value in children.items():
-            self.add(name, value)
+            self.add(name, value, rank=rank)
 
     def _plain(self) -> dict[str, Any]:
         children: dict[str, Any] = {}
@@ -193,6 +226,12 @@ def combined_info(infos: Iterable[Mapping[str, list[dict[str, str]]]]) -> dict[s
             known = found.setdefault(name, [])
             known.extend(labels for labels in mappings if labels not in known)
     return found
+
+
+def _copied(child: KVConnectorStats) -> KVConnectorStats:
+    # By its own means, which share what never changes; a class that has none is copied as a whole.
+    copied = _or(lambda: child.fresh().aggregate(child), other=None)
+    return deepcopy(child) if copied is None or len(copied.errors) > len(child.errors) else copied
 
 
 def _samples_of(child: KVConnectorStats) -> list[Sample]:

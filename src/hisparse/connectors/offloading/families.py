@@ -70,16 +70,17 @@ class MetricFamilies:
         try:
             return made(name=name, documentation=help_text(metadata), labelnames=labelnames, **extra)
         except ValueError as error:
-            return self._existing(name, made, labelnames, error)
+            found = self._registered(name)
+            is_same = isinstance(found, made) if inspect.isclass(made) else found is not None
+            if not is_same or tuple(getattr(found, "_labelnames", ())) != labelnames:
+                raise MetricError(
+                    f"the registry has another metric {name!r}, give another registry: {error}"
+                ) from error
+            return found
 
-    def _existing(self, name: str, made: Callable[..., Any], labelnames: Labels, error: ValueError) -> Any:
+    def _registered(self, name: str) -> Any:
         # The registry has no public way to ask for a collector by name.
-        collectors = getattr(self._registry or REGISTRY, "_names_to_collectors", {})
-        found = collectors.get(family_name(name))
-        is_same = isinstance(found, made) if inspect.isclass(made) else found is not None
-        if not is_same or tuple(getattr(found, "_labelnames", ())) != labelnames:
-            raise MetricError(f"the registry has another metric {name!r}, give another registry: {error}") from error
-        return found
+        return getattr(self._registry or REGISTRY, "_names_to_collectors", {}).get(family_name(name))
 
 
 def _kind_of(key: Any) -> str:
