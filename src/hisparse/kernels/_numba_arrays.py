@@ -4,10 +4,9 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray
 
 from hisparse.kernels._numba_address import fill_addresses
-from hisparse.kernels._numba_compile import CACHE_LINE_BYTES, int64, part, pointer, prefetch
+from hisparse.kernels._numba_compile import CACHE_LINE_BYTES, carray, int64, part, pointer, prefetch
 
 # Codes in the position table: 0 no slot, ~slot (negative) a slot, these two a miss of the running step that
 # has no slot yet, first selected by the row at hand or by an earlier one.  A fresh table is all zeros, so

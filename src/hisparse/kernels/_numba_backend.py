@@ -1,6 +1,8 @@
 """The residency state in compiled loops: allocation, dispatch and recount."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from hisparse.kernels.resolution import COUNT_FIELDS, Resolution
 # Log entries a slot, hit ratio 0.99, ns a position: 2 12.1, 3 9.2, 4 7.0, 8 6.1.
 LOG_ENTRIES_PER_SLOT = 4
 
-_KERNELS = {"stack": _numba_stack.resolve, "vllm": _numba_vllm.resolve}
+_KERNELS: Mapping[str, Callable[..., Any]] = {"stack": _numba_stack.resolve, "vllm": _numba_vllm.resolve}
 _NO_PAGES = np.empty((0, 0), np.int32)
 _NO_FIRST_ROWS = np.empty((0, 0), np.int64)
 _NO_ROWS = np.empty((0, 0), np.int64)
@@ -44,7 +46,7 @@ class Scratch:
     @property
     def size(self) -> int:
         """Selections there is room for."""
-        return self.misses.shape[1]
+        return int(self.misses.shape[1])
 
 
 class NumbaBackend:
@@ -80,9 +82,11 @@ class NumbaBackend:
         resident = _NO_PAGES if resident_pages is None else _plain(resident_pages)
         limit = self._settings.max_positions
         record = self._record_for(topk)
-        found = self._kernel(
-            *(_plain(requests), _plain(topk), resident, limit, record),
-            *(slots, counts, _NO_FIRST_ROWS, 1, _NO_ROWS, _NO_MARKS),
+        found = int(
+            self._kernel(
+                *(_plain(requests), _plain(topk), resident, limit, record),
+                *(slots, counts, _NO_FIRST_ROWS, 1, _NO_ROWS, _NO_MARKS),
+            )
         )
         return None if found == FAULT else self._resolution(found, slots, counts)
 
@@ -93,9 +97,11 @@ class NumbaBackend:
         slots, counts = np.empty(topk.shape, np.int32), np.empty((len(topk), len(COUNT_FIELDS)), np.int64)
         hot_rows, is_selected = np.empty(topk.shape, np.int64), np.empty(topk.shape, np.bool_)
         record = self._record_for(topk)
-        found = self._kernel(
-            *(_plain(requests), _plain(topk), _NO_PAGES, limit, record),
-            *(slots, counts, pages.first_rows, pages.page_rows, hot_rows, is_selected),
+        found = int(
+            self._kernel(
+                *(_plain(requests), _plain(topk), _NO_PAGES, limit, record),
+                *(slots, counts, pages.first_rows, pages.page_rows, hot_rows, is_selected),
+            )
         )
         if found == FAULT:
             return None

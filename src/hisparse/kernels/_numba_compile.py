@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numba
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -17,6 +18,7 @@ _OPTIONS = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 # types for numpy's; inside a loop they are machine integers
 int64: Any = types.int64
 uint64: Any = types.uint64
+carray: Any = numba.carray  # type: ignore[attr-defined] # numba lists it nowhere
 _njit: Any = njit
 _intrinsic: Any = intrinsic
 

@@ -45,7 +45,8 @@ def _all_inside(rows: Any, limit: int) -> bool:
 def _overlap(a: Any, b: Any) -> bool:
     """Return whether two contiguous matrices of bytes share one."""
     a_start, b_start = a.ctypes.data, b.ctypes.data
-    return a.size > 0 and b.size > 0 and a_start < b_start + b.size and b_start < a_start + a.size
+    shared: bool = a.size > 0 and b.size > 0 and a_start < b_start + b.size and b_start < a_start + a.size
+    return shared
 
 
 @kernel

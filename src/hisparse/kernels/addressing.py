@@ -1,6 +1,7 @@
 """Where a resolved step's rows are: flat hot slots to read, rows to fetch and slots to fetch them into."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ class PageTable:
     page_rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepAddresses:
+class StepAddresses(NamedTuple):
     """One resolution in flat rows: slot ``s`` of request ``r`` is row ``r * hot_slots + s`` of a hot buffer.
 
     Attributes:

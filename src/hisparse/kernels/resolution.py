@@ -1,6 +1,6 @@
 """What a resolve returns: where each selected row is, what must be fetched, and the counts."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,7 @@ PADDING = -1
 """In `requests` a padding row, in `topk` an unused place, in `slots` the answer to either."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Resolution:
+class Resolution(NamedTuple):
     """The plan of one step.  All arrays are fresh: the caller may keep or change them.
 
     Attributes:

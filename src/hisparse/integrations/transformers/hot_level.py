@@ -61,7 +61,7 @@ class HotLevel:
         hot = self._rows[layer]
         index = torch.from_numpy(slots.reshape(-1))
         mask = torch.from_numpy(is_selected.reshape(batch, queries, columns))
-        if hot.device.type != "cpu":
+        if not hot.is_cpu:
             index, mask = index.to(hot.device), mask.to(hot.device)
         return SelectedRows(hot.index_select(0, index).view(batch, queries, columns, -1), mask)
 

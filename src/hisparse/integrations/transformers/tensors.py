@@ -30,7 +30,7 @@ def to_host_bytes(rows: torch.Tensor) -> NDArray[np.uint8]:
     """Return ``[..., W]`` as uint8 ``[N, W * itemsize]`` in host memory; copies only where it must."""
     # What a tensor already is, it is not asked to become: seven such calls in cold caches took 40 us.
     plain = _plain(rows)
-    if plain.device.type != "cpu":
+    if not plain.is_cpu:
         plain = plain.to("cpu")
     if not plain.is_contiguous():
         plain = plain.contiguous()
@@ -40,7 +40,7 @@ def to_host_bytes(rows: torch.Tensor) -> NDArray[np.uint8]:
 
 def to_host_numbers(numbers: torch.Tensor) -> NDArray[np.int32]:
     """Return integers of any shape as contiguous int32 in host memory; copies only where it must."""
-    if numbers.device.type != "cpu" or numbers.dtype != torch.int32:
+    if not numbers.is_cpu or numbers.dtype != torch.int32:
         numbers = numbers.to("cpu", torch.int32)
     array: NDArray[np.int32] = numbers.numpy()
     return np.ascontiguousarray(array)
