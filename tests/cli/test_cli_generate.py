@@ -95,6 +95,15 @@ def test_metrics_address_is_printed(run_cli: Callable[..., Result]) -> None:
     assert json.loads(result.stdout)["new_tokens"] == 2
 
 
+def test_metrics_are_served_where_the_host_says(run_cli: Callable[..., Result]) -> None:
+    """Another loopback address is served on request; one that is not this machine's names the option."""
+    common = ("generate", "--prompt", "x", "--max-new-tokens", "1", "--metrics-port", "0", "--metrics-host")
+    assert "http://127.0.0.2:" in run_cli(*common, "127.0.0.2").stderr
+    result = run_cli(*common, "203.0.113.1")
+    assert result.exit_code == 2
+    assert "--metrics-host" in result.stderr
+
+
 def test_model_without_an_indexer_is_refused(run_cli: Callable[..., Result], tmp_path: Path) -> None:
     """A model with plain attention is refused by type and reason, before its weights are looked for."""
     LlamaConfig(num_hidden_layers=1).save_pretrained(tmp_path)

@@ -13,7 +13,18 @@ from rich.console import Console
 
 from hisparse.cli.failures import CHECK_FAILED
 from hisparse.cli.feed import MetricsFeed
-from hisparse.cli.options import HOST_POOL, MAX_COUNT, MAX_PORT, METRICS_PORT_HELP, HotSlots, Json, Model, PrefillChunk
+from hisparse.cli.options import (
+    HOST_POOL,
+    LOOPBACK,
+    MAX_COUNT,
+    MAX_PORT,
+    METRICS_PORT_HELP,
+    HotSlots,
+    Json,
+    MetricsHost,
+    Model,
+    PrefillChunk,
+)
 from hisparse.cli.progress import count_forwards, forward_bar
 from hisparse.cli.prompts import cut_prompts
 from hisparse.config.cache import DISK_PREFIX
@@ -38,6 +49,7 @@ def demo(  # noqa: PLR0913  (each argument is an option of the command)
     host_pool: Annotated[str | None, HOST_POOL] = None,
     prefill_chunk: PrefillChunk = 512,
     metrics_port: Annotated[int, typer.Option("--metrics-port", min=0, max=MAX_PORT, help=METRICS_PORT_HELP)] = 0,
+    metrics_host: MetricsHost = LOOPBACK,
     as_json: Json = False,
 ) -> None:
     """Decode long prompts with the stock cache, a resident cache and HiSparse, and compare them.
@@ -53,6 +65,7 @@ def demo(  # noqa: PLR0913  (each argument is an option of the command)
         hot_slots=hot_slots,
         prefill_chunk=prefill_chunk,
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
     with _pool(host_pool) as pool:
         failures = _run(settings, pool, as_json=as_json)
@@ -73,6 +86,7 @@ class DemoSettings:
     hot_slots: int | None
     prefill_chunk: int
     metrics_port: int
+    metrics_host: str
 
 
 def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str, ...]:
@@ -92,7 +106,7 @@ def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str,
     loaded.check_length(longest, settings.new_tokens, knobs="lower --context-tokens or --new-tokens")
     total = count_forwards(prompts, prefill_chunk=settings.prefill_chunk, new_tokens=settings.new_tokens)
     with (
-        MetricsFeed(loaded.name, settings.metrics_port) as feed,
+        MetricsFeed(loaded.name, settings.metrics_port, settings.metrics_host) as feed,
         forward_bar(stderr, loaded.model, total) as bar,
     ):
         stderr.print(f"metrics while this runs: {feed.url}", highlight=False, soft_wrap=True)

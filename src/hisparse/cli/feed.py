@@ -4,6 +4,7 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry
 
+from hisparse.cli.options import LOOPBACK
 from hisparse.telemetry import MetricsServer, TelemetryPipeline, start_metrics_server
 
 
@@ -14,14 +15,16 @@ class MetricsFeed:
         pipeline: For `HiSparseCache`'s `telemetry`.
     """
 
-    def __init__(self, model_name: str, port: int | None) -> None:
+    def __init__(self, model_name: str, port: int | None, host: str = LOOPBACK) -> None:
         """Bind the port (0: a free one; None: serve nothing) before any work is done.
 
         Raises:
-            SettingError: the port is taken or out of range.
+            SettingError: the port is taken or out of range, or the host is no address of this machine.
         """
         registry = CollectorRegistry()
-        self._server: MetricsServer | None = None if port is None else start_metrics_server(registry, port=port)
+        self._server: MetricsServer | None = None
+        if port is not None:
+            self._server = start_metrics_server(registry, host=host, port=port)
         self.pipeline = TelemetryPipeline(model_name=model_name, registry=registry)
 
     @property

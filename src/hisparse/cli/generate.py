@@ -13,12 +13,14 @@ from hisparse.cli.counts import CacheCounts
 from hisparse.cli.feed import MetricsFeed
 from hisparse.cli.options import (
     HOST_POOL,
+    LOOPBACK,
     MAX_COUNT,
     MAX_PORT,
     MAX_SEED,
     METRICS_PORT_HELP,
     HotSlots,
     Json,
+    MetricsHost,
     Model,
     PrefillChunk,
     check_temperature,
@@ -59,6 +61,7 @@ def generate(  # noqa: PLR0913  (each argument is an option of the command)
     metrics_port: Annotated[
         int | None, typer.Option("--metrics-port", min=0, max=MAX_PORT, help=METRICS_PORT_HELP)
     ] = None,
+    metrics_host: MetricsHost = LOOPBACK,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt with the KV cache on the host, printing text as it comes and a summary at the end."""
@@ -69,7 +72,7 @@ def generate(  # noqa: PLR0913  (each argument is an option of the command)
     folder = tiny_dsa_path() if model is None else model
     loaded = load_model(folder, dtype=dtype, device=device, hot_slots=hot_slots, host_pool=host_pool)
     sampling = Sampling(max_new_tokens, prefill_chunk, temperature, seed)
-    with MetricsFeed(loaded.name, metrics_port) as feed:
+    with MetricsFeed(loaded.name, metrics_port, metrics_host) as feed:
         if feed.url is not None:
             typer.echo(f"metrics while this runs: {feed.url}", err=True)
         result = _continue(loaded, text, sampling, telemetry=feed.pipeline, show=_drop if as_json else _show)

@@ -35,4 +35,13 @@ PrefillChunk = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
 
 HOST_POOL = typer.Option("--host-pool", metavar="ram|disk:DIR", help="Where the rows that are not hot are kept.")
-METRICS_PORT_HELP = "Serve Prometheus metrics on this loopback port while the command runs; 0 takes a free one."
+METRICS_PORT_HELP = "Serve Prometheus metrics on this port while the command runs; 0 takes a free one."
+LOOPBACK = "127.0.0.1"
+MetricsHost = Annotated[
+    str,
+    typer.Option(
+        "--metrics-host",
+        metavar="ADDRESS",
+        help="Where to serve them: this machine only, unless others shall read them.",
+    ),
+]

@@ -91,6 +91,7 @@ class _Server(ThreadingHTTPServer):
     """Serves at most `MAX_CONNECTIONS` clients at once, and none for longer than `MAX_CONNECTION_SECONDS`."""
 
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], read: Callable[[], bytes]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
