@@ -10,7 +10,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hisparse.connectors import OffloadingConnectorScheduler, OffloadPromMetrics
 from hisparse.errors import MetricError
-from hisparse.telemetry import CounterMetadata, GaugeMetadata, HistogramMetadata, MetricMetadata
+from hisparse.telemetry import (
+    CounterMetadata,
+    GaugeMetadata,
+    HistogramMetadata,
+    MetricMetadata,
+    OffloadingConnectorStats,
+    encode_stats,
+)
 
 TYPES = {Counter: Counter, Gauge: Gauge, Histogram: Histogram}
 MINE: dict[str, MetricMetadata] = {
@@ -184,6 +191,17 @@ def test_info_is_one_for_each_mapping(registry: CollectorRegistry, caplog: pytes
     assert "'speed' is not declared" in caplog.text
     host.observe({"info": {"mine_config": [{"tier": "file"}]}})
     assert series(registry)["mine_config", "0", ("cpu", "3")] == 0
+
+
+def test_bytes_and_containers_are_taken_as_they_are(registry: CollectorRegistry) -> None:
+    """A container and what it encodes to add the same; bytes that are nothing are counted."""
+    host = metrics(registry)
+    stats = OffloadingConnectorStats(payload("mine_drops_total", "counter", 2, ("full",)))
+    for data in (stats, encode_stats(stats), bytearray(encode_stats(stats)), b"\xc1"):
+        host.observe(data)
+    found = series(registry)
+    assert found["mine_drops_total", "0", ("full",)] == 6
+    assert found[ERRORS, "0", ("wrong_type",)] == 1
 
 
 def test_two_children_of_one_class_share_their_series(registry: CollectorRegistry) -> None:

@@ -137,6 +137,23 @@ def test_the_plain_form_travels(wire: Callable[[Any], Any]) -> None:
     assert rebuilt.aggregate(stats).data["load"].moved_bytes == 200
 
 
+def test_the_plain_form_of_a_step_is_small() -> None:
+    """One transfer travels in few numbers: no empty bucket, no bound and no zero."""
+    stats = TransferStats()
+    stats.record("load", size_bytes=4096, started=5.0, ended=7.0)
+    assert stats.to_dict() == {
+        "load": {
+            "transfers": 1,
+            "moved_bytes": 4096,
+            "moving_seconds": 2,
+            "busy_seconds": 2,
+            "sizes": [4096, 2, 1],
+            "known_sizes": [4096, 0, 1],
+            "durations": [2, 13, 1],
+        }
+    }
+
+
 def test_nothing_ended_is_empty() -> None:
     """Statistics without a transfer are empty, also when they are built from nothing."""
     assert TransferStats().is_empty()
@@ -200,7 +217,10 @@ def test_nonsense_is_counted_and_changes_nothing(changed: dict[str, Any], reason
         ({"load": {"moved_bytes": 0.5}}, "wrong_type"),
         ({"load": {"busy_seconds": float("nan")}}, "not_finite"),
         ({"load": {"sizes": 3}}, "wrong_type"),
-        ({"load": {"sizes": {"bounds": [1], "counts": [1, 0], "sum": 1, "count": 1}}}, "bucket_mismatch"),
+        ({"load": {"sizes": []}}, "wrong_type"),
+        ({"load": {"sizes": [7, 99, 1]}}, "bucket_mismatch"),
+        ({"load": {"sizes": [7, 0, -1]}}, "negative"),
+        ({"load": {"sizes": [float("inf"), 0, 1]}}, "not_finite"),
         ({"load": {"failures": 3}}, "wrong_type"),
         ({"load": {"failures": {"timeout": -1}}}, "negative"),
         (3, "wrong_type"),

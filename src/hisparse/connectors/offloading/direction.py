@@ -6,15 +6,21 @@ from typing import Any, ClassVar
 
 from hisparse.telemetry import Histogram, Sample, SkipReason
 from hisparse.telemetry.catalogue import SIZE_BUCKETS, TRANSFER_BUCKETS, TRANSFER_SIZE_BUCKETS
-from hisparse.telemetry.values import ItemError, read_increment, read_text, show
+from hisparse.telemetry.histogram import LANE_BITS
+from hisparse.telemetry.values import MAX_NUMBER, ItemError, read_increment, read_text, show
 
 # Reasons beyond this many are counted together, so that texts made up by a failing disk cannot fill memory.
 MAX_FAILURE_REASONS = 32
 OTHER_REASON = "other"
 
-
-def _empty(bounds: tuple[float, ...]) -> Histogram:
-    return Histogram.empty(tuple(float(bound) for bound in bounds))
+# A histogram travels without its bounds, under a key that stands for them: other bounds need another key.
+_BOUNDS = {
+    "sizes": tuple(map(float, TRANSFER_SIZE_BUCKETS)),
+    "known_sizes": tuple(map(float, SIZE_BUCKETS)),
+    "durations": tuple(map(float, TRANSFER_BUCKETS)),
+    "waits": tuple(map(float, TRANSFER_BUCKETS)),
+}
+_NOTHING: tuple[Any, ...] = (0, 0.0, {}, [0])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,14 +47,13 @@ class DirectionalTransferStats:
     moving_seconds: float = 0.0
     busy_seconds: float = 0.0
     failures: dict[str, int] = field(default_factory=dict)
-    sizes: Histogram = field(default_factory=lambda: _empty(TRANSFER_SIZE_BUCKETS))
-    known_sizes: Histogram = field(default_factory=lambda: _empty(SIZE_BUCKETS))
-    durations: Histogram = field(default_factory=lambda: _empty(TRANSFER_BUCKETS))
-    waits: Histogram = field(default_factory=lambda: _empty(TRANSFER_BUCKETS))
+    sizes: Histogram = field(default_factory=lambda: Histogram.empty(_BOUNDS["sizes"]))
+    known_sizes: Histogram = field(default_factory=lambda: Histogram.empty(_BOUNDS["known_sizes"]))
+    durations: Histogram = field(default_factory=lambda: Histogram.empty(_BOUNDS["durations"]))
+    waits: Histogram = field(default_factory=lambda: Histogram.empty(_BOUNDS["waits"]))
 
     _COUNTS: ClassVar = ("transfers", "moved_bytes")
     _SECONDS: ClassVar = ("moving_seconds", "busy_seconds")
-    _HISTOGRAMS: ClassVar = ("sizes", "known_sizes", "durations", "waits")
 
     def succeed(self, size_bytes: int, seconds: float) -> None:
         """Count a transfer that succeeded; the numbers have been read by `read_increment`."""
@@ -74,10 +79,14 @@ class DirectionalTransferStats:
                 yield error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain form."""
-        numbers = {key: getattr(self, key) for key in self._COUNTS + self._SECONDS}
-        histograms = {key: getattr(self, key).to_dict() for key in self._HISTOGRAMS}
-        return {**numbers, "failures": dict(self.failures), **histograms}
+        """Return the plain form, without what is zero: ``{}`` where nothing ended.
+
+        A histogram is ``[sum, bucket, count, bucket, count, ...]`` over the buckets that are not empty.
+        """
+        numbers = {key: getattr(self, key) for key in (*self._COUNTS, *self._SECONDS)}
+        histograms = {key: _sparse(getattr(self, key)) for key in _BOUNDS} if self.transfers else {}
+        parts = {**numbers, "failures": dict(self.failures), **histograms}
+        return {key: value for key, value in parts.items() if value not in _NOTHING}
 
     def samples(self, direction: str) -> Iterator[Sample]:
         """Yield what the sums mean to the sinks. Reads only."""
@@ -104,8 +113,8 @@ class DirectionalTransferStats:
             setattr(self, key, getattr(self, key) + read_whole(value, key))
         elif key in self._SECONDS:
             setattr(self, key, getattr(self, key) + read_increment(value, key))
-        elif key in self._HISTOGRAMS:
-            getattr(self, key).merge(_read_histogram(value))
+        elif key in _BOUNDS:
+            getattr(self, key).merge(_read_histogram(_BOUNDS[key], value))
         elif key == "failures":
             yield from self._merge_failures(value)
         else:
@@ -127,13 +136,28 @@ def read_whole(value: Any, what: str) -> int:
     Raises:
         ItemError: It is none.
     """
+    if type(value) is int and 0 <= value <= MAX_NUMBER:
+        return value
     number = read_increment(value, what)
     if not isinstance(number, int):
         raise ItemError(SkipReason.WRONG_TYPE, f"{what} must be whole, got {number}")
     return number
 
 
-def _read_histogram(value: Any) -> Histogram:
-    if not isinstance(value, Mapping):
-        raise ItemError(SkipReason.WRONG_TYPE, f"must be a histogram, got {show(value)}")
-    return Histogram.from_dict(value)
+def _sparse(histogram: Histogram) -> list[float]:
+    parts: list[float] = [histogram.sum]
+    for bucket, count in enumerate(histogram.counts):
+        if count:
+            parts += (bucket, count)
+    return parts
+
+
+def _read_histogram(bounds: tuple[float, ...], value: Any) -> Histogram:
+    if not isinstance(value, list | tuple) or len(value) % 2 == 0:
+        raise ItemError(SkipReason.WRONG_TYPE, f"must be a sum, then buckets and counts, got {show(value)}")
+    buckets, lanes = len(bounds) + 1, 0
+    for bucket, count in zip(value[1::2], value[2::2], strict=True):
+        if read_whole(bucket, "a bucket") >= buckets:
+            raise ItemError(SkipReason.BUCKET_MISMATCH, f"there are {buckets} buckets, got number {bucket}")
+        lanes += read_whole(count, "a bucket count") << LANE_BITS * bucket
+    return Histogram.of_lanes(bounds, lanes, float(read_increment(value[0], "a histogram's sum")))

@@ -17,6 +17,7 @@ from hisparse.telemetry import (
     MetricStore,
     OffloadingConnectorStats,
     SkipReason,
+    decode_stats,
 )
 from hisparse.telemetry.deprecated import series_of
 from hisparse.telemetry.histogram import Value
@@ -67,6 +68,10 @@ class OffloadPromMetrics:
         catalogue = Catalogue({**definitions, ERRORS_METRIC: CATALOGUE[ERRORS_METRIC]})
         gates = frozenset(metadata.gate for metadata in catalogue.values())
         self._catalogue = catalogue.exported(__version__, gates=gates)
+        self._shown: dict[str, list[str]] = {}
+        for name, metadata in self._catalogue.items():
+            for source in _sources_of(name, metadata):
+                self._shown.setdefault(source, []).append(name)
         self._families = MetricFamilies(self._catalogue, metric_types, labelnames=labelnames, registry=registry)
         self._labels: dict[int, Labels] = {
             engine: tuple(map(str, values)) for engine, values in per_engine_labelvalues.items()
@@ -77,7 +82,7 @@ class OffloadPromMetrics:
         self._warned: set[str] = set()
 
     def observe(self, data: Any, engine_idx: int = 0) -> None:
-        """Add the plain form of one step's statistics, or a container. Never raises.
+        """Add the plain form of one step's statistics, a container, or its bytes. Never raises.
 
         What is not declared, has the wrong number of labels or is no usable number is left out, counted in
         `hisparse_telemetry_errors_total`, and named in one warning per reason.
@@ -94,13 +99,20 @@ class OffloadPromMetrics:
         if store is None:
             self._skip(SkipReason.UNKNOWN_ENGINE, f"engine {show(engine)} is none of {sorted(self._stores)}")
             return
-        stats = data if isinstance(data, KVConnectorStats) else self._build(data, self._catalogue)
+        stats = self._read(data)
         if stats is None:
             store.skip(SkipReason.UNKNOWN_CONNECTOR)
             self._warn({str(SkipReason.UNKNOWN_CONNECTOR): f"nobody builds statistics from {show(data)}"})
         else:
             self._warn(store.apply(stats))
         self._export(engine, store)
+
+    def _read(self, data: Any) -> KVConnectorStats | None:
+        if isinstance(data, KVConnectorStats):
+            return data
+        if isinstance(data, bytes | bytearray | memoryview):
+            return decode_stats(data, self._catalogue, self._build)
+        return self._build(data, self._catalogue)
 
     def _export(self, engine: int, store: MetricStore) -> None:
         totals = store.snapshot(store.take_touched())
@@ -133,6 +145,12 @@ class OffloadPromMetrics:
             if reason not in self._warned:
                 self._warned.add(reason)
                 logger.warning("telemetry skipped an item (%s): %s; later ones are only counted", reason, detail)
+
+
+def _sources_of(name: str, metadata: MetricMetadata) -> tuple[str, ...]:
+    """Return the metrics whose totals the series of `name` show: its own, or those of its replacements."""
+    derived = metadata.deprecation is not None and metadata.deprecation.derived
+    return metadata.deprecation.replacements if metadata.deprecation and derived else (name,)
 
 
 def _growth(metadata: MetricMetadata, before: Value | None, value: Value) -> Value | None:

@@ -79,7 +79,7 @@ class TransferStats(KVConnectorStats):
                 self.skip_each(one.merge(value))
 
     def _plain(self) -> dict[str, Any]:
-        return {direction: one.to_dict() for direction, one in self.data.items() if one != DirectionalTransferStats()}
+        return {direction: plain for direction, one in self.data.items() if (plain := one.to_dict())}
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of both directions. Reads only."""
