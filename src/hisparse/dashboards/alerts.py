@@ -163,7 +163,8 @@ def _stale(settings: AlertSettings) -> Alert:
         "warning",
         f"{waiting}\nor\n(\n  {silent}\n  and\n  {busy}\n)",
         settings.stale_pending,
-        f"Statistics of {_ENGINE} are {{{{ $value | humanizeDuration }}}} old while it works: its other numbers stand still.",
+        f"Statistics of {_ENGINE} are {{{{ $value | humanizeDuration }}}} old while it works: "
+        "its other numbers stand still.",
         (SAMPLE_AGE, LAST_SAMPLE, RESERVED),
     )
 
