@@ -2,11 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hisparse.telemetry import CATALOGUE, Catalogue, HistogramMetadata, MetricMetadata, SkipReason
+from hisparse.telemetry import CATALOGUE, Catalogue, GaugeMetadata, HistogramMetadata, MetricMetadata, SkipReason
+from hisparse.telemetry.multiprocess import SERVER
 from hisparse.telemetry.naming import family_name
+from hisparse.telemetry.server import MAX_CONNECTION_SECONDS, MAX_CONNECTIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 
@@ -20,7 +22,8 @@ beforehand exist from the start with value 0, so a dashboard never reads "no dat
 A counter adds up over time, a gauge shows the latest value, a histogram adds up per bucket. The column
 *ranks* says what the workers of one engine mean together: `sum` what each did for itself, `once` what
 all of them did alike (selections are the same on every tensor-parallel rank), or the extreme of them.
-Several engines are independent: sum their counters.
+*processes* says how the processes of one server combine, see below. Several engines are independent: sum
+their counters.
 """
 
 _READING = """## Names with a colon
@@ -72,6 +75,46 @@ time() - max by (model_name) (hisparse_telemetry_last_sample_timestamp_seconds >
 Every interval in which something happened, the logger `hisparse` writes `KV Transfer metrics: k=v,
 ...`: the growth since the last line, bytes also in GiB and GiB/s, the hit ratio of the interval, and
 the levels. An idle interval writes nothing.
+"""
+
+_DEPRECATED = """## Deprecated names
+
+The version that deprecates a name exports it beside its replacement, the next minor version only where
+`TelemetryPipeline(show_hidden_metrics_for_version=...)` names that version, later ones not at all. Nobody
+records an old name: its series are computed from the replacement's at each scrape, so the two never differ.
+
+{table}
+A payload of an older sender that knows only an old name is read as the new one. An old name that arrives
+beside its replacement is skipped and counted under the reason `deprecated_name`, because adding both would
+count one datum twice.
+"""
+
+_PROCESSES = """## Several processes of one server
+
+With `PROMETHEUS_MULTIPROC_DIR` set to an existing, empty directory before Python starts, each process writes
+the growth of its totals into prometheus_client's files there, and `start_metrics_server` of any process
+serves all of them; so does any registry with the client's `MultiProcessCollector`.
+
+- Counters and histograms are summed over the processes, gauges combine as the column *processes* says. Of two
+  processes that publish for one engine, the latest level stands. An info metric is a gauge of value 1.
+- What is in a file stays: after `close()` an engine's counters and histograms keep their totals and its gauges
+  fall to 0, and after a change of configuration the old info series is 0. A pipeline that is made again
+  continues the counters. Empty the directory between two runs of the server.
+- When a process has died, `prometheus_client.multiprocess.mark_process_dead(pid)` takes its levels out of the
+  gauges with a `live` mode; its counts stay.
+- A file that cannot be read is left out of the scrape and counted in `{unreadable}`.
+- Where the directory cannot be used, the log says so and the process keeps its metrics in its own registry.
+"""
+
+_ENDPOINT = """## The endpoint
+
+`start_metrics_server` answers GET and HEAD of `/metrics` on loopback unless given another `host`; it asks
+nobody who they are. At most {connections} clients are connected at once, others are told to come later, and none
+for longer than {seconds:g} seconds. The text is compressed for clients that accept gzip. A registry may hold other
+collectors; one that fails costs its scrape, and the log says which error it was.
+
+An engine that clears a registry of everything named after it leaves this collector in place, and one that was
+dropped all the same is registered again at the next interval of a pipeline.
 """
 
 _USING = """## Recording and serving
@@ -158,21 +201,36 @@ def _meaning(metadata: MetricMetadata) -> str:
     notes = [metadata.documentation]
     if metadata.gate:
         notes.append(f"Only with the option `{metadata.gate}`.")
-    if metadata.deprecation:
-        instead = " and ".join(f"`{name}`" for name in metadata.deprecation.replacements)
-        notes.append(f"Deprecated since {metadata.deprecation.since}: use {instead}.")
     return " ".join(notes)
+
+
+def _processes(metadata: MetricMetadata) -> str:
+    return metadata.multiprocess_mode if isinstance(metadata, GaugeMetadata) else "sum"
+
+
+def _deprecated(metadata: MetricMetadata) -> str:
+    return "" if metadata.deprecation is None else f"since {metadata.deprecation.since}"
+
+
+def _old_names(catalogue: Catalogue) -> Iterator[tuple[str, str, str]]:
+    """Yield an old series, since when it is deprecated, and the metric it is computed from."""
+    for name, metadata in catalogue.items():
+        if (deprecation := metadata.deprecation) is not None:
+            for prefix, source in deprecation.sources.items():
+                label = f'{{{deprecation.label}="{prefix[0]}"}}' if prefix else ""
+                exposed = exposed_name(source, catalogue[source])
+                yield f"`{exposed_name(name, metadata)}{label}`", deprecation.since, f"`{exposed}`"
 
 
 def _metric_row(name: str, metadata: MetricMetadata) -> list[str]:
     log = "" if metadata.log is None else metadata.log or name
     cells = [f"`{exposed_name(name, metadata)}`", metadata.kind, metadata.unit, _labels(metadata)]
-    return [*cells, metadata.across_ranks, log, _meaning(metadata)]
+    return [*cells, metadata.across_ranks, _processes(metadata), log, _deprecated(metadata), _meaning(metadata)]
 
 
 def render(catalogue: Catalogue) -> str:
     """Return the page."""
-    header = ("name", "type", "unit", "labels", "ranks", "in the log line", "meaning")
+    header = ("name", "type", "unit", "labels", "ranks", "processes", "in the log line", "deprecated", "meaning")
     operator = {name: metadata for name, metadata in catalogue.items() if name.startswith("vllm:")}
     own = {name: metadata for name, metadata in catalogue.items() if name not in operator}
     histograms = {n: m for n, m in catalogue.items() if isinstance(m, HistogramMetadata)}
@@ -188,7 +246,10 @@ def render(catalogue: Catalogue) -> str:
         "## Reasons for skipped items\n",
         "What cannot be used is skipped and counted in `hisparse_telemetry_errors_total` by `reason`:\n",
         _table(("reason", "the item was"), ((f"`{reason}`", reason.meaning) for reason in SkipReason)),
+        _DEPRECATED.format(table=_table(("old series", "since", "computed from"), _old_names(catalogue))),
         _READING,
+        _PROCESSES.format(unreadable=next(iter(SERVER))),
+        _ENDPOINT.format(connections=MAX_CONNECTIONS, seconds=MAX_CONNECTION_SECONDS),
         _USING.format(names=_table(("name", "is"), ((f"`{name}`", text) for name, text in _NAMES.items()))),
     ]
     return "\n".join(parts)
