@@ -56,7 +56,7 @@ class HiSparseCache(RowCache):
             backend: ``"numba"`` or ``"reference"``.
             telemetry: Where counts go about once a second, at every `stats`, `reset` and `close`.
             link_bytes_per_second: Speed of copies from the host pool to the device, for telemetry; default
-                measured once in about 20 ms where the pool is in memory, and not told where it is on disk.
+                measured once in about 10 ms where the pool is in memory, and not told where it is on disk.
 
         Raises:
             UnsupportedModelError: The model can't be served; says why.

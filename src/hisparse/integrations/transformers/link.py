@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from hisparse.integrations.transformers.device import pinned_bytes
 from hisparse.kernels import map_memory
 
-# More than the caches near a core hold, little enough to be copied in some milliseconds.
-_COPY_BYTES = 16 * 2**20
+# More than the caches of one core hold, little enough to be copied in about a millisecond.
+_COPY_BYTES = 8 * 2**20
 _COPIES = 3
 
 
 # A fact of the machine, so a process asks once for each device.
 @cache
 def measured_link_bytes_per_second(device: str) -> float:
-    """Return the speed of a plain copy of 16 MiB to `device`, the best of three; takes some milliseconds.
+    """Return the speed of a plain copy of 8 MiB to `device`, the best of three; takes about 10 ms.
 
     Both sides are memory like that of a host pool in memory and of its hot buffers: page-locked and on the
     device where `device` is a GPU, mapped with huge pages where it is the CPU.
