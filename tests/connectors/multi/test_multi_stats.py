@@ -6,14 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from children import NixlConnector, NixlStats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse.connectors import MultiConnector, MultiKVConnectorStats, OffloadingConnectorScheduler, StatsBuilder
+from hisparse.connectors.multi.foreign import usable
 from hisparse.connectors.multi.stats import MAX_CHILDREN
-from hisparse.telemetry import HiSparseConnectorStats, OffloadingConnectorStats
+from hisparse.telemetry import HiSparseConnectorStats, Histogram, OffloadingConnectorStats, Sample
+from hisparse.telemetry.stats import RankedSample
 
 BUILDER = StatsBuilder([NixlConnector, OffloadingConnectorScheduler])
 WIRES: dict[str, Callable[[Any], Any]] = {
@@ -196,6 +199,31 @@ def test_a_child_whose_samples_fail_leaves_the_others() -> None:
     assert stats.reduce() == {"Offloading: loads": 100}
     assert not stats.is_empty()
     assert stats.to_dict() == {"children": {"Offloading": offload()}, "telemetry_errors": {"internal": 1}}
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        (Sample("x", "counter", (), -1), "negative"),
+        (Sample("x", "counter", (), float("nan")), "not_finite"),
+        (Sample("x", "gauge", (), float("inf")), "not_finite"),
+        (Sample("x", "gauge", (), None), "wrong_type"),  # type: ignore[arg-type]  # the point
+        (Sample("x", "histogram", (), Histogram((1.0,), [1, 0], float("inf"))), "not_finite"),
+        (Sample("x", "histogram", (), Histogram((1.0,), [-1, 0], 1.0)), "negative"),
+        (Sample("x", "counter", 7, np.int64(3)), "label_mismatch"),  # type: ignore[arg-type]  # the point
+    ],
+)
+def test_a_sample_of_a_foreign_class_is_held_to_the_rules(sample: Sample, reason: str) -> None:
+    """What another class let in and no sink can take is counted in place of it."""
+    assert list(usable([sample])) == [("hisparse_telemetry_errors_total", "counter", (reason,), 1)]
+
+
+def test_numbers_of_arrays_become_plain() -> None:
+    """A scalar of numpy leaves as a number, of the rank that said it, and labels as a tuple."""
+    said = RankedSample.of(Sample("x", "counter", ["a"], np.int64(3)), 1)  # type: ignore[arg-type]  # the point
+    (read,) = usable([said])
+    assert read == ("x", "counter", ("a",), 3)
+    assert (type(read.value), read.rank) == (int, 1)
 
 
 def test_nothing_builds_empty_statistics() -> None:

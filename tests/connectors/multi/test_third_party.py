@@ -44,3 +44,16 @@ def test_it_reaches_log_and_scrape(where: str, caplog: pytest.LogCaptureFixture)
         "nixl_xfer_seconds_count": 2,
         "nixl_xfer_seconds_sum": 0.11,
     }
+
+
+def test_alone_it_is_held_to_the_rules_too() -> None:
+    """Plain data that its own class lets in and no sink can take is counted, within several connectors or alone."""
+    registry, build = CollectorRegistry(), StatsBuilder([NixlConnector])
+    catalogue = CATALOGUE.merged(NixlConnector.catalogue)
+    with TelemetryPipeline(registry=registry, catalogue=catalogue, build=build) as pipeline:
+        for payload in ({"xfer_seconds": [float("inf")]}, {"children": {"Nixl": {"xfer_seconds": [float("inf")]}}}):
+            pipeline.publish({"Nixl": payload})
+        labels = {"model_name": "", "engine": "0"}
+        assert registry.get_sample_value("nixl_xfer_seconds_sum", labels) == 0
+        skipped = registry.get_sample_value("hisparse_telemetry_errors_total", {**labels, "reason": "not_finite"})
+        assert skipped == 2

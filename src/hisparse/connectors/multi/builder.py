@@ -48,7 +48,9 @@ class StatsBuilder:
             return built
         is_multiple = CHILDREN_KEY in data or (not name and any(key in self._classes for key in data))
         if not is_multiple and (built := self._claimed(data)) is not None:
-            return built
+            # Alone it would reach the sinks as it is; as a child it is held to what they can take.
+            alone = {CHILDREN_KEY: {type(built).__name__: built}}
+            return built if name else MultiKVConnectorStats(alone, build=_Children(self, catalogue))
         # Children of classes unknown here; a child that has children of its own says so.
         if is_multiple or (not name and all(map(_is_payload, data.values()))):
             return MultiKVConnectorStats(data, build=_Children(self, catalogue), catalogue=catalogue)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hisparse.connectors.multi.foreign import usable
 from hisparse.connectors.multi.stats import LevelKey, combined_info, combined_level, level_key
 from hisparse.telemetry import KVConnectorStats, MetricMetadata
 from hisparse.telemetry.values import MAX_SERIES, encode_labels
@@ -43,7 +44,7 @@ class ChildLevels:
 
     def _take(self, child: str, stats: KVConnectorStats) -> set[LevelKey]:
         levels = self._levels.setdefault(child, {})
-        said = {level_key(sample): sample.value for sample in stats.samples() if sample.kind == "gauge"}
+        said = {level_key(sample): sample.value for sample in usable(stats.samples()) if sample.kind == "gauge"}
         # What is beyond the bound is not remembered; it then shows what the last child said.
         levels.update({key: value for key, value in said.items() if key in levels or len(levels) < MAX_SERIES})
         self._info.setdefault(child, {}).update(stats.info())

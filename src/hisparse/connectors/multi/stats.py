@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, Self, TypeVar
 
+from hisparse.connectors.multi.foreign import error_sample, usable
 from hisparse.telemetry import (
     CATALOGUE,
     Catalogue,
@@ -13,7 +14,6 @@ from hisparse.telemetry import (
     SkipReason,
 )
 from hisparse.telemetry.stats import RANK_KEY, RankedSample
-from hisparse.telemetry.store import ERRORS_METRIC
 from hisparse.telemetry.values import ItemError, LabelValues, read_text, show
 from hisparse.telemetry.wire import decode_stats
 
@@ -235,8 +235,7 @@ def _copied(child: KVConnectorStats) -> KVConnectorStats:
 
 
 def _samples_of(child: KVConnectorStats) -> list[Sample]:
-    failed = Sample(ERRORS_METRIC, "counter", (str(SkipReason.INTERNAL),), 1)
-    return _or(lambda: list(child.samples()), other=[failed])
+    return _or(lambda: list(usable(child.samples())), other=[error_sample(SkipReason.INTERNAL)])
 
 
 def _or(call: Callable[[], T], *, other: T) -> T:
