@@ -5,21 +5,23 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
-from typing import Annotated, Any
+from itertools import pairwise, repeat
+from operator import attrgetter, is_
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from hisparse.telemetry.values import MAX_NUMBER, ItemError, SkipReason, read_increment, read_number, show
 
 # One integer holds all counts, 64 bits a bucket, so that adding two histograms is one addition: 0.06 us against
-# 2.7 us for two lists of 19 counts. A bucket that reaches 2**62 is refused before it could spill into the next.
+# 2.7 us for two lists of 19 counts. A bucket that reaches 2**56 is refused; 127 of them together stay in their lane.
 LANE_BITS = 64
+_BOUNDS, _LANES, _SUM = map(attrgetter, ("bounds", "lanes", "sum"))
 _LANE_BYTES = LANE_BITS // 8
-_FULL_BIT = 62
+FULL_BITS = 0xFF << 56
+MAX_SUMMANDS = 127
 _MAX_BUCKETS = 512
-_Samples = list[Annotated[float, msgspec.Meta(ge=0, le=MAX_NUMBER)]]
+_PLAIN = frozenset([int, float])
 
 
 class Histogram:
@@ -72,17 +74,21 @@ class Histogram:
 
         Sorting and then searching the bounds takes half the time of searching a bucket for each sample.
         """
+        if not samples:
+            return True
+        # Exact types first: what compares as a number and is none, a bool or a list, must not be sorted in.
+        if not _PLAIN.issuperset(map(type, samples)):
+            return False
+        ordered = sorted(samples)
         try:
-            ordered = msgspec.convert(samples, _Samples)
-        except Exception:  # noqa: BLE001  whatever a foreign object raises, its samples are then read one by one
+            total = float(sum(ordered))
+        except OverflowError:
             return False
-        total = sum(ordered)
-        if not math.isfinite(total):
+        # A NaN anywhere makes the sum one, wherever sorting put it.
+        if not (total < math.inf and ordered[0] >= 0 and ordered[-1] <= MAX_NUMBER):
             return False
-        if ordered:
-            ordered.sort()
-            self._observe_sorted(ordered)
-            self.sum += total
+        self._observe_sorted(ordered)
+        self.sum += total
         return True
 
     def observe_array(self, samples: "np.ndarray[Any, Any]") -> bool:
@@ -111,7 +117,7 @@ class Histogram:
         """Add the samples of `other`.
 
         Raises:
-            ItemError: The bounds differ, or a count would reach 2**62; nothing was added.
+            ItemError: The bounds differ, or a count would reach 2**56; nothing was added.
         """
         if other.bounds is not self.bounds and other.bounds != self.bounds:
             raise ItemError(
@@ -119,8 +125,8 @@ class Histogram:
                 f"bucket bounds differ: {show(self.bounds)} and {show(other.bounds)}",
             )
         lanes = self.lanes + other.lanes
-        if lanes & every_lane(len(self.bounds) + 1, 1 << _FULL_BIT):
-            raise ItemError(SkipReason.OUT_OF_RANGE, "a bucket would count 2**62 samples")
+        if lanes & every_lane(len(self.bounds) + 1, FULL_BITS):
+            raise ItemError(SkipReason.OUT_OF_RANGE, "a bucket would count 2**56 samples")
         self.lanes = lanes
         self.sum += other.sum
 
@@ -135,7 +141,12 @@ class Histogram:
                 SkipReason.BUCKET_MISMATCH,
                 f"bucket bounds differ: {show(self.bounds)} and {show(other.bounds)}",
             )
-        if other.lanes != self.lanes:
+        # Of ranks that count alike one is ahead in every bucket, which two integers tell at once: with the top bit
+        # of each lane of the minuend set, a lane that is smaller is seen by its top bit gone.
+        top = every_lane(len(self.bounds) + 1, 1 << LANE_BITS - 1)
+        if ((other.lanes | top) - self.lanes) & top == top:
+            self.lanes = other.lanes
+        elif ((self.lanes | top) - other.lanes) & top != top:
             self.lanes = _packed(list(map(max, self.counts, other.counts)))
         self.sum = max(self.sum, other.sum)
 
@@ -228,6 +239,17 @@ def observe_each(histogram: Histogram, samples: Iterable[Any], what: str) -> lis
         except ItemError as error:
             wrong.append(error)
     return wrong
+
+
+def sum_alike(histograms: "Sequence[Histogram]") -> Histogram | None:
+    """Return the sum of up to `MAX_SUMMANDS` histograms; None where bounds differ or a count is full. Reads only."""
+    bounds = histograms[0].bounds
+    if not all(map(is_, map(_BOUNDS, histograms), repeat(bounds))):
+        return None
+    lanes = sum(map(_LANES, histograms))
+    if lanes & every_lane(len(bounds) + 1, FULL_BITS):
+        return None
+    return Histogram.of_lanes(bounds, lanes, sum(map(_SUM, histograms)))
 
 
 Value = int | float | Histogram

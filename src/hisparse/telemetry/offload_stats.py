@@ -7,10 +7,10 @@ import numpy as np
 
 from hisparse.telemetry.catalogue import CATALOGUE
 from hisparse.telemetry.handles import CounterHandle, HistogramHandle
-from hisparse.telemetry.histogram import Histogram, observe_each
+from hisparse.telemetry.histogram import MAX_SUMMANDS, Histogram, observe_each
 from hisparse.telemetry.metadata import HistogramMetadata, Kind, MetricMetadata
 from hisparse.telemetry.ranks import decided
-from hisparse.telemetry.series import SeriesTable, check_new_name, section_of
+from hisparse.telemetry.series import SeriesTable, check_new_name, section_of, sum_tables
 from hisparse.telemetry.stats import KVConnectorStats, RankedSample, Sample
 from hisparse.telemetry.values import (
     MAX_NUMBER,
@@ -42,6 +42,7 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     Attributes:
         catalogue: Merge rules and buckets.
+        own: Series of its own rank, and those that add up whoever says them.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class OffloadingConnectorStats(KVConnectorStats):
     ) -> None:
         """Start empty and aggregate `data`; `catalogue` gives merge rules, and the buckets of lists of samples."""
         self.catalogue = catalogue
-        self._own = SeriesTable()
+        self.own = SeriesTable()
         self._ranks: dict[int | None, SeriesTable] = {}
         self._bound: dict[str, Kind] = {}
         super().__init__(data, rank=rank)
@@ -57,11 +58,11 @@ class OffloadingConnectorStats(KVConnectorStats):
     @property
     def data(self) -> dict[str, Any]:
         """What this rank said, and what adds up whoever said it."""
-        return self._own.view()
+        return self.own.view()
 
     @data.setter
     def data(self, data: dict[str, Any]) -> None:
-        self._own.clear(self._bound)
+        self.own.clear(self._bound)
         self._ranks = {}
         if data:
             self._merge(data)
@@ -71,22 +72,22 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """Tell whether nothing is recorded, skipped items included. Reads only."""
-        return not self.errors and not self._ranks and self._own.is_empty()
+        return not self.errors and not self._ranks and self.own.is_empty()
 
     @property
-    def own(self) -> SeriesTable:
-        """Series of its own rank, and those that add up whoever says them."""
-        return self._own
+    def has_ranks(self) -> bool:
+        """Tell whether something of another rank is kept. Reads only."""
+        return bool(self._ranks)
 
     @property
     def tables(self) -> dict[int | None, SeriesTable]:
         """Series by rank, its own rank's among them; those of no rank first, since levels of ranks replace theirs."""
-        tables = {**self._ranks, self.rank: self._own}
+        tables = {**self._ranks, self.rank: self.own}
         return {rank: tables[rank] for rank in sorted(tables, key=_none_first)}
 
     @tables.setter
     def tables(self, tables: Mapping[int | None, SeriesTable]) -> None:
-        self._own = tables[self.rank]
+        self.own = tables[self.rank]
         self._ranks = {rank: table for rank, table in tables.items() if rank != self.rank}
 
     def fresh(self) -> "OffloadingConnectorStats":
@@ -96,18 +97,18 @@ class OffloadingConnectorStats(KVConnectorStats):
     def counter(self, name: str, labelvalues: Sequence[str | int] = ()) -> CounterHandle:
         """Return a counter of this container to add to many times; it outlives `reset` and `take`."""
         key = self._bind(name, "counter", labelvalues)
-        values = self._own.section(section_of(self.catalogue, name, "counter"))
+        values = self.own.section(section_of(self.catalogue, name, "counter"))
         return CounterHandle(values if key else {}, key or "", refuse=self._refuse)
 
     def histogram(self, name: str, labelvalues: Sequence[str | int] = ()) -> HistogramHandle:
         """Return a histogram of this container to count samples in many times; it outlives `reset` and `take`."""
         key = self._bind(name, "histogram", labelvalues)
-        values = self._own.section(section_of(self.catalogue, name, "histogram"))
+        values = self.own.section(section_of(self.catalogue, name, "histogram"))
         return HistogramHandle(values if key else {}, key or "", bounds=self._bounds(name), refuse=self._refuse)
 
     def _bind(self, name: str, kind: Kind, labelvalues: Any) -> str | None:
         try:
-            key = self._own.admit(name, kind, _read_labels(labelvalues))
+            key = self.own.admit(name, kind, _read_labels(labelvalues))
         except (ItemError, TypeError) as error:
             self._refuse(name, error)
             return None
@@ -117,7 +118,7 @@ class OffloadingConnectorStats(KVConnectorStats):
     def increase_counter(self, name: str, amount: float = 1, labelvalues: Sequence[str | int] = ()) -> None:
         """Add `amount` >= 0 to a counter; 0 makes the series exist."""
         if not labelvalues and type(amount) in {int, float} and 0 <= amount <= MAX_NUMBER:
-            for values in (self._own.counters, self._own.rank_counters):
+            for values in (self.own.counters, self.own.rank_counters):
                 if name in values:
                     values[name] += amount
                     return
@@ -142,11 +143,11 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def set_info(self, name: str, labels: Mapping[str, Any]) -> None:
         """Replace the labels of an info gauge."""
-        self._merge_info(self._own, {name: [labels]})
+        self._merge_info(self.own, {name: [labels]})
 
     def _record(self, name: Any, kind: Kind, *, labels: Any, value: Any) -> None:
         try:
-            self._add(self._own, name, kind, key=_read_labels(labels), value=value)
+            self._add(self.own, name, kind, key=_read_labels(labels), value=value)
         except (ItemError, TypeError) as error:
             self._refuse(name, error)
 
@@ -157,7 +158,7 @@ class OffloadingConnectorStats(KVConnectorStats):
     def _add(self, kept: SeriesTable, name: Any, kind: Kind, *, key: Any, value: Any) -> None:
         """Add one item to the table of what is kept apart, or to what adds up."""
         section = section_of(self.catalogue, name, kind) if isinstance(name, str) else "gauges"
-        table = self._own if section in {"counters", "histograms"} else kept
+        table = self.own if section in {"counters", "histograms"} else kept
         labels = read_labels(key)
         if kind == "histogram":
             value = self._read_histogram(name, table, value)
@@ -177,9 +178,9 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def _replace_levels(self, kept: SeriesTable, keys: Iterable[str]) -> None:
         """Drop what ranks said before, where `kept` is said for the whole engine."""
-        speaks_for_all = kept is self._own if self.rank is None else kept is self._ranks.get(None)
+        speaks_for_all = kept is self.own if self.rank is None else kept is self._ranks.get(None)
         if speaks_for_all and self._ranks:
-            for table in (self._own, *self._ranks.values()):
+            for table in (self.own, *self._ranks.values()):
                 if table is not kept:
                     for key in keys:
                         table.gauges.pop(key, None)
@@ -209,7 +210,7 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def _kept(self, rank: int | None) -> SeriesTable:
         if rank == self.rank:
-            return self._own
+            return self.own
         if rank not in self._ranks:
             if len(self._ranks) >= MAX_RANKS:
                 raise ItemError(SkipReason.UNKNOWN_RANK, f"{MAX_RANKS} ranks are kept apart already, got rank {rank}")
@@ -236,28 +237,49 @@ class OffloadingConnectorStats(KVConnectorStats):
         if other.errors:
             self._merge_errors(other.errors)
         own = other.own
-        for spoken, table in other.tables.items():
-            if table is not own:
-                self._merge_table(spoken, table)
+        if other.has_ranks:
+            for spoken, table in other.tables.items():
+                if table is not own:
+                    self._merge_table(spoken, table)
         self._merge_table(rank, own)
+
+    @classmethod
+    def of_ranks(cls, stats_by_rank: Mapping[int, "OffloadingConnectorStats"]) -> "OffloadingConnectorStats | None":
+        """Return what ranks that recorded the same series said together; None where they did not. Reads only."""
+        tables: list[SeriesTable] = []
+        first = next(iter(stats_by_rank.values()))
+        for stats in stats_by_rank.values():
+            if stats.catalogue is not first.catalogue or stats.errors or stats.has_ranks:
+                return None
+            tables.append(stats.own)
+        added = sum_tables(tables) if len(tables) <= MAX_SUMMANDS else None
+        if added is None:
+            return None
+        merged = first.fresh()
+        merged.own = added
+        for position, stats in stats_by_rank.items():
+            if stats.own.keeps():
+                merged.keep(position if stats.rank is None else stats.rank, stats.own)
+        return merged
 
     def _merge_table(self, rank: int | None, table: SeriesTable) -> None:
         """Add a table of another container, all of whose items have been read."""
+        wrong = self.own.merge_added(table)
+        if wrong:
+            self.skip_each(wrong)
+        if table.keeps():
+            self.keep(rank, table)
+
+    def keep(self, rank: int | None, table: SeriesTable) -> None:
+        """Add what `rank` said in `table` and is kept by rank."""
         try:
-            kept = self._kept(rank) if table.keeps() else None
+            kept = self._kept(rank)
         except ItemError as error:
             self.skip(error.reason, str(error))
             return
-        if kept is self._own:
+        if table.gauges:
             self._replace_levels(kept, table.gauges)
-            self.skip_each(kept.merge(table, ("counters", "histograms", "rank_counters", "rank_histograms", "gauges")))
-        else:
-            self.skip_each(self._own.merge(table, ("counters", "histograms")))
-            if kept is not None:
-                self._replace_levels(kept, table.gauges)
-                self.skip_each(kept.merge(table, ("rank_counters", "rank_histograms", "gauges")))
-        if kept is not None:
-            kept.info.update({name: [dict(labels) for labels in found] for name, found in table.info.items()})
+        self.skip_each(kept.merge_kept(table))
 
     def _merge(self, data: Mapping[str, Any]) -> None:
         self._merge_rank(self.rank, data)
@@ -269,7 +291,7 @@ class OffloadingConnectorStats(KVConnectorStats):
         types, metrics, info = (data.get(key) for key in ("types", "data", "info"))
         has_items = any(isinstance(part, Mapping) and len(part) for part in (metrics, info))
         try:
-            kept = self._kept(rank) if has_items else self._own
+            kept = self._kept(rank) if has_items else self.own
         except ItemError as error:
             self.skip(error.reason, str(error))
             return
@@ -309,7 +331,7 @@ class OffloadingConnectorStats(KVConnectorStats):
                 self.skip(error.reason, f"{show(name)}: {error}")
 
     def _plain(self) -> dict[str, Any]:
-        return self._own.plain()
+        return self.own.plain()
 
     def _plain_ranks(self) -> dict[int | None, dict[str, Any]]:
         return {rank: self._ranks[rank].plain() for rank in sorted(self._ranks, key=_none_first)}

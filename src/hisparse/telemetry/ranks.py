@@ -72,21 +72,6 @@ def added(values: Iterable[Value]) -> Value:
     return total
 
 
-def highest(old: Value, new: Value) -> Value:
-    """Return the larger of two totals, of histograms bucket by bucket: a total never falls. Reads only.
-
-    Raises:
-        ItemError: Histograms over different bounds.
-    """
-    if isinstance(old, Histogram) and isinstance(new, Histogram):
-        total = old.copy()
-        total.raise_to(new)
-        return total
-    if isinstance(old, Histogram) or isinstance(new, Histogram):
-        return old
-    return max(old, new)
-
-
 def decided(samples: Iterable[Sample], catalogue: Mapping[str, MetricMetadata]) -> dict[SeriesName, Any]:
     """Return one value for each series of `samples`. Reads only."""
     shares: dict[SeriesName, dict[int | None, Value]] = {}

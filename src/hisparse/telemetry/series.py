@@ -1,11 +1,11 @@
 """Series of one rank by key: the name, and the encoded label values behind it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from re import compile as pattern
 from typing import Any, Literal
 
-from hisparse.telemetry.histogram import Histogram
+from hisparse.telemetry.histogram import Histogram, sum_alike
 from hisparse.telemetry.metadata import Kind, MetricMetadata
 from hisparse.telemetry.stats import Sample
 from hisparse.telemetry.values import (
@@ -69,6 +69,22 @@ def known_name(key: str) -> str:
     return name
 
 
+# A sender's keys are the same step after step.
+@lru_cache(maxsize=64)
+def _names_of(keys: tuple[tuple[str, ...], ...]) -> tuple[dict[str, Kind], dict[str, int]]:
+    kinds: dict[str, Kind] = {}
+    sizes: dict[str, int] = {}
+    for section, found in zip(SECTIONS, keys, strict=True):
+        for key in found:
+            name = known_name(key)
+            if kinds.setdefault(name, KIND_OF[section]) != KIND_OF[section]:
+                raise ItemError(SkipReason.TYPE_CONFLICT, f"{name} is of two types")
+            sizes[name] = sizes.get(name, 0) + 1
+    if len(kinds) > MAX_NAMES or max(sizes.values(), default=0) > MAX_SERIES:
+        raise ItemError(SkipReason.TOO_MANY_SERIES, "more series than are kept")
+    return kinds, sizes
+
+
 class SeriesTable:
     """Values by series key, in a dict for each way they merge.
 
@@ -110,13 +126,23 @@ class SeriesTable:
         elif known != kind:
             raise ItemError(SkipReason.TYPE_CONFLICT, f"is a {known} here and a {kind} in the statistics merged")
         key: str = name + encode_labels(labels)
-        if not any(key in self.section(section) for section in SECTIONS):
+        if known is None or not self.has(key):
             size = self.sizes.get(name, 0)
             if size >= MAX_SERIES:
                 raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
             self.sizes[name] = size + 1
         self.kinds[name] = kind
         return key
+
+    def has(self, key: str) -> bool:
+        """Tell whether there is a series of this key. Reads only."""
+        return (
+            key in self.counters
+            or key in self.gauges
+            or key in self.histograms
+            or key in self.rank_counters
+            or key in self.rank_histograms
+        )
 
     def is_empty(self) -> bool:
         """Tell whether there is neither a series nor info. Reads only."""
@@ -130,46 +156,90 @@ class SeriesTable:
 
     def clear(self, bound: Mapping[str, Kind]) -> None:
         """Forget all series, and all metrics but those of `bound`."""
-        for section in SECTIONS:
-            self.section(section).clear()
+        self.counters.clear()
+        self.gauges.clear()
+        self.histograms.clear()
+        self.rank_counters.clear()
+        self.rank_histograms.clear()
         self.info = {}
-        self.kinds, self.sizes = dict(bound), dict.fromkeys(bound, 1)
+        if len(self.kinds) != len(bound):
+            self.kinds, self.sizes = dict(bound), dict.fromkeys(bound, 1)
 
-    def adopt(self, other: "SeriesTable", sections: tuple[Section, ...]) -> None:
-        """Take copies of the series in some sections of `other`; this table has no metrics yet."""
-        for section in sections:
-            values = other.section(section)
-            if values:
-                copies = {key: value.copy() for key, value in values.items()} if "hist" in section else values
-                self.section(section).update(copies)
-        self.kinds.update(other.kinds)
-        self.sizes.update(other.sizes)
+    def merge_added(self, other: "SeriesTable") -> list[ItemError]:
+        """Add what adds up whoever says it; return what there is no room for."""
+        wrong: list[ItemError] = []
+        is_alike = self._knows_as(other)
+        if other.counters:
+            if is_alike and not self.counters:
+                self.counters.update(other.counters)
+            else:
+                self._add_numbers(self.counters, other.counters, wrong)
+        if other.histograms:
+            if is_alike and not self.histograms:
+                self.histograms.update({key: value.copy() for key, value in other.histograms.items()})
+            else:
+                self._add_histograms(self.histograms, other.histograms, wrong)
+        return wrong
 
-    def merge(self, other: "SeriesTable", sections: tuple[Section, ...]) -> Iterator[ItemError]:
-        """Add some sections of `other`, levels replaced, and yield what there is no room for."""
+    def merge_kept(self, other: "SeriesTable") -> list[ItemError]:
+        """Add what is kept by rank, levels and info replaced; return what there is no room for."""
+        wrong: list[ItemError] = []
+        is_alike = self._knows_as(other)
+        if other.rank_counters:
+            if is_alike and not self.rank_counters:
+                self.rank_counters.update(other.rank_counters)
+            else:
+                self._add_numbers(self.rank_counters, other.rank_counters, wrong)
+        if other.rank_histograms:
+            if is_alike and not self.rank_histograms:
+                self.rank_histograms.update({key: value.copy() for key, value in other.rank_histograms.items()})
+            else:
+                self._add_histograms(self.rank_histograms, other.rank_histograms, wrong)
+        for key, value in other.gauges.items():
+            if key in self.gauges or self._has_room(key, "gauge", wrong):
+                self.gauges[key] = value
+        for name, found in other.info.items():
+            self.info[name] = [dict(labels) for labels in found]
+        return wrong
+
+    def _knows_as(self, other: "SeriesTable") -> bool:
+        """Tell whether this table knows the metrics that `other` knows; an empty one learns them."""
         if not self.kinds:
-            self.adopt(other, sections)
-            return
-        for section in sections:
-            theirs = other.section(section)
-            if theirs:
-                yield from self._merge_section(self.section(section), theirs, KIND_OF[section])
+            self.kinds.update(other.kinds)
+            self.sizes.update(other.sizes)
+            return True
+        return self.kinds == other.kinds and self.sizes == other.sizes
 
-    def _merge_section(self, mine: dict[str, Any], theirs: dict[str, Any], kind: Kind) -> Iterator[ItemError]:
+    def _add_numbers(
+        self, mine: dict[str, int | float], theirs: dict[str, int | float], wrong: list[ItemError]
+    ) -> None:
         for key, value in theirs.items():
+            old = mine.get(key)
+            if old is not None:
+                mine[key] = old + value
+            elif self._has_room(key, "counter", wrong):
+                mine[key] = value
+
+    def _add_histograms(self, mine: dict[str, Histogram], theirs: dict[str, Histogram], wrong: list[ItemError]) -> None:
+        for key, value in theirs.items():
+            old = mine.get(key)
+            if old is None:
+                if self._has_room(key, "histogram", wrong):
+                    mine[key] = value.copy()
+                continue
             try:
-                old = mine.get(key)
-                if old is None:
-                    self.admit(*_named(key, kind))
-                    mine[key] = value.copy() if kind == "histogram" else value
-                elif kind == "counter":
-                    mine[key] = old + value
-                elif kind == "gauge":
-                    mine[key] = value
-                else:
-                    old.merge(value)
+                old.merge(value)
             except ItemError as error:
-                yield error
+                wrong.append(error)
+
+    def _has_room(self, key: str, kind: Kind, wrong: list[ItemError]) -> bool:
+        try:
+            name, labels = split_key(key)
+            self.admit(name, kind, labels)
+        except ItemError as error:
+            wrong.append(error)
+            return False
+        return True
 
     def series(self) -> Iterator[tuple[str, Kind, Any]]:
         """Yield key, type and value of every series. Reads only."""
@@ -190,21 +260,13 @@ class SeriesTable:
         Raises:
             ItemError: A key is none, a metric has two types, or there are too many series.
         """
-        for section in SECTIONS:
-            kind = KIND_OF[section]
-            for key in self.section(section):
-                name = known_name(key)
-                if self.kinds.setdefault(name, kind) != kind:
-                    raise ItemError(SkipReason.TYPE_CONFLICT, f"{name} is of two types")
-                self.sizes[name] = self.sizes.get(name, 0) + 1
+        keys = tuple(tuple(self.section(section)) for section in SECTIONS)
+        kinds, sizes = _names_of(keys)
+        self.kinds, self.sizes = kinds.copy(), sizes.copy()
         for name in self.info:
             known_name(name)
-        if (
-            len(self.kinds) > MAX_NAMES
-            or len(self.info) > MAX_NAMES
-            or max(self.sizes.values(), default=0) > MAX_SERIES
-        ):
-            raise ItemError(SkipReason.TOO_MANY_SERIES, "more series than are kept")
+        if len(self.info) > MAX_NAMES:
+            raise ItemError(SkipReason.TOO_MANY_SERIES, "more info than is kept")
 
     def view(self) -> dict[str, Any]:
         """Return ``{"types", "data", "info"}`` with tuples of label values as keys and the values themselves."""
@@ -242,6 +304,23 @@ def section_of(catalogue: Mapping[str, MetricMetadata], name: str, kind: Kind) -
     return "histograms" if adds_up else "rank_histograms"
 
 
-def _named(key: str, kind: Kind) -> tuple[str, Kind, LabelValues]:
-    name, labels = split_key(key)
-    return name, kind, labels
+def sum_tables(tables: Sequence[SeriesTable]) -> SeriesTable | None:
+    """Return a table of what adds up in `tables`, if all have the same series in it, in the same order. Reads only."""
+    first = tables[0]
+    names, histogram_names = list(first.counters), list(first.histograms)
+    for table in tables:
+        if list(table.counters) != names or list(table.histograms) != histogram_names:
+            return None
+    total = SeriesTable()
+    total.counters = dict(
+        zip(names, map(sum, zip(*(table.counters.values() for table in tables), strict=True)), strict=True)
+    )
+    for key, histograms in zip(
+        histogram_names, zip(*(table.histograms.values() for table in tables), strict=True), strict=True
+    ):
+        histogram = sum_alike(histograms)
+        if histogram is None:
+            return None
+        total.histograms[key] = histogram
+    total.kinds, total.sizes = first.kinds.copy(), first.sizes.copy()
+    return total

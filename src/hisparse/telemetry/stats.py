@@ -81,11 +81,14 @@ class KVConnectorStats(ABC):
         self.data: dict[str, Any] = self._empty()
         if rank is not None and self.rank is None:
             self.skip(SkipReason.UNKNOWN_RANK, f"a rank must be a small whole number, got {show(rank)}")
-        self.aggregate(data)
+        if data is not None:
+            self.aggregate(data)
 
     @staticmethod
     def rank_of(data: Any, rank: Any = None) -> int | None:
         """Return the rank of a container made of these arguments. Reads only."""
+        if data is None and rank is None:
+            return None
         own = data.rank if isinstance(data, KVConnectorStats) else None
         given = data.get(RANK_KEY) if isinstance(data, Mapping) else own
         try:

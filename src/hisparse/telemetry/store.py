@@ -7,10 +7,12 @@ from threading import Lock
 from hisparse.telemetry.catalogue import Catalogue
 from hisparse.telemetry.deprecated import current
 from hisparse.telemetry.histogram import Histogram, Value, plus
-from hisparse.telemetry.metadata import HistogramMetadata, MetricMetadata
-from hisparse.telemetry.ranks import added, decide, highest
+from hisparse.telemetry.metadata import HistogramMetadata, Kind, MetricMetadata
+from hisparse.telemetry.offload_stats import OffloadingConnectorStats
+from hisparse.telemetry.series import split_key
+from hisparse.telemetry.shares import Place, RankShares, adds_up
 from hisparse.telemetry.stats import KVConnectorStats, Sample
-from hisparse.telemetry.values import MAX_RANKS, MAX_SERIES, ItemError, LabelValues, SkipReason
+from hisparse.telemetry.values import MAX_SERIES, ItemError, LabelValues, SkipReason
 
 ERRORS_METRIC = "hisparse_telemetry_errors_total"
 
@@ -32,7 +34,8 @@ class MetricStore:
         self._lock = Lock()
         self._catalogue = Catalogue({})
         self._values: dict[str, Series] = {}
-        self._shares: dict[str, dict[LabelValues, dict[int | None, Value]]] = {}
+        self._shares: dict[str, dict[LabelValues, RankShares]] = {}
+        self._places: dict[Kind, dict[str, Place]] = {"counter": {}, "gauge": {}, "histogram": {}}
         self._recorded: set[str] = set()
         self._touched: set[str] = set()
         self.declare(catalogue)
@@ -57,9 +60,13 @@ class MetricStore:
             skipped = dict(stats.examples)
             for reason, count in stats.errors.items():
                 self._count_skipped(reason, count)
-            for sample in current(stats.samples(), self._catalogue.deprecated):
-                if sample.name not in self._catalogue.hidden:
-                    self._apply(sample, skipped)
+            known = stats if type(stats) is OffloadingConnectorStats else None
+            if known is None or not self._apply_tables(known, skipped):
+                for sample in current(stats.samples(), self._catalogue.deprecated):
+                    if sample.name not in self._catalogue.hidden:
+                        self._apply(sample, skipped)
+                if known is not None:
+                    self._remember(known)
             for name, mappings in stats.info().items():
                 if name not in self._catalogue.hidden:
                     self._set_info(name, mappings, skipped)
@@ -119,29 +126,63 @@ class MetricStore:
                 raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
             self._create(name, metadata, labels)
             series.setdefault(labels, _zero(metadata))  # a known label may have a value of a newer version
-        if metadata.across_ranks == "sum" and kind != "gauge":
+        if adds_up(metadata):
             series[labels] = plus(series[labels], value)
         else:
-            self._add_share(sample, metadata, series)
+            self._share(name, labels).add(sample.rank, value)
+            series[labels] = self._shares[name][labels].shown
         self._recorded.add(name)
         self._touched.add(name)
 
-    def _add_share(self, sample: Sample, metadata: MetricMetadata, series: Series) -> None:
-        """Add what a rank, or somebody for the whole engine, said of a metric that ranks do not add up."""
-        name, kind, labels, value = sample
-        rank = sample.rank
-        by_labels = self._shares.setdefault(name, {})
-        if rank is None and (kind == "gauge" or labels not in by_labels):
-            # A level said for the whole engine stands for all ranks until they speak again.
-            by_labels.pop(labels, None)
-            series[labels] = value if kind == "gauge" else plus(series[labels], value)
-            return
-        shares = by_labels.setdefault(labels, {} if kind == "gauge" else {None: added([series[labels]])})
-        if rank not in shares and len(shares) > MAX_RANKS:
-            raise ItemError(SkipReason.UNKNOWN_RANK, f"{MAX_RANKS} ranks are known already, got rank {rank}")
-        shares[rank] = plus(shares[rank], value) if kind != "gauge" and rank in shares else added([value])
-        shown = decide(metadata.across_ranks, kind, shares)
-        series[labels] = shown if kind == "gauge" else highest(series[labels], shown)
+    def _share(self, name: str, labels: LabelValues) -> RankShares:
+        shares = self._shares.setdefault(name, {})
+        if labels not in shares:
+            metadata = self._catalogue[name]
+            shares[labels] = RankShares(metadata.across_ranks, metadata.kind, self._values[name][labels])
+        return shares[labels]
+
+    def _apply_tables(self, stats: OffloadingConnectorStats, skipped: dict[str, str]) -> bool:
+        """Add series whose places are known from an earlier time; change nothing and return False if not all are."""
+        counters, gauges, histograms = (self._places[kind] for kind in ("counter", "gauge", "histogram"))
+        tables = stats.tables if stats.has_ranks else {stats.rank: stats.own}
+        found: list[tuple[int | None, Place, int | float]] = []
+        merged: list[tuple[int | None, Place, Histogram]] = []
+        try:
+            for rank, table in tables.items():
+                found += [(rank, counters[key], value) for key, value in table.counters.items()]
+                found += [(rank, counters[key], value) for key, value in table.rank_counters.items()]
+                found += [(rank, gauges[key], value) for key, value in table.gauges.items()]
+                merged += [(rank, histograms[key], value) for key, value in table.histograms.items()]
+                merged += [(rank, histograms[key], value) for key, value in table.rank_histograms.items()]
+        except KeyError:
+            return False
+        for rank, place, number in found:
+            place.add(rank, number)
+        for rank, place, histogram in merged:
+            self._add_histogram(rank, place, histogram, skipped=skipped)
+        self._touched.update([place.name for _, place, _ in found])
+        return True
+
+    def _add_histogram(self, rank: int | None, place: Place, value: Histogram, *, skipped: dict[str, str]) -> None:
+        try:
+            place.add(rank, value)
+            self._touched.add(place.name)
+        except ItemError as error:
+            self._count_skipped(error.reason, 1)
+            skipped.setdefault(str(error.reason), f"{place.name}: {error}")
+
+    def _remember(self, stats: OffloadingConnectorStats) -> None:
+        """Keep the places of all series of `stats` that were added."""
+        for table in stats.tables.values():
+            for key, kind, _ in table.series():
+                name, labels = split_key(key)
+                metadata = self._catalogue.get(name)
+                if metadata is None or metadata.kind != kind or name in self._catalogue.deprecated:
+                    continue
+                series = self._values[name]
+                if labels in series:
+                    shares = None if adds_up(metadata) else self._share(name, labels)
+                    self._places[kind][key] = Place(name, labels, series, shares=shares)
 
     def _declared(self, name: str, unit: str | None = None) -> MetricMetadata:
         metadata = self._catalogue.get(name)
