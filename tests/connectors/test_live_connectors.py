@@ -91,6 +91,25 @@ def test_a_worker_loses_nothing(prometheus: LivePrometheus, port: int, pipeline:
         check_stored(prometheus, port, expected(steps))
 
 
+@pytest.mark.parametrize("is_merged", [True, False], ids=["merged", "apart"])
+def test_two_ranks_select_once_and_copy_twice(
+    prometheus: LivePrometheus, port: int, pipeline: TelemetryPipeline, *, is_merged: bool
+) -> None:
+    """Ranks that resolve the same selections report them once and their bytes twice, merged or apart."""
+    ranks = [Worker(rank) for rank in range(2)]
+    spoken = [[worker.step() for worker in ranks] for _ in range(5)]
+    for worker in ranks:
+        worker.connector.flush()
+    spoken.append([worker.connector.get_kv_connector_stats() for worker in ranks])
+    for first, second in spoken:
+        if is_merged and first is not None:
+            publish(pipeline, first.aggregate(second))
+        else:
+            publish(pipeline, first)
+            publish(pipeline, second)
+    check_stored(prometheus, port, expected(5, ranks=2))
+
+
 def test_levels_of_the_scheduler_join_the_counts(
     prometheus: LivePrometheus, port: int, pipeline: TelemetryPipeline
 ) -> None:
