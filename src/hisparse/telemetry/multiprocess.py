@@ -7,13 +7,15 @@ summed by the reader, gauges combine by their declared mode, an info metric is a
 
 import logging
 import math
+import operator
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from prometheus_client import values
 from prometheus_client.core import Metric
@@ -21,7 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from hisparse.telemetry.declarations import Catalogue
-from hisparse.telemetry.deprecated import help_text, series_of
+from hisparse.telemetry.deprecated import help_text
 from hisparse.telemetry.exposition import COMMON_LABELS, Common, bucket_texts
 from hisparse.telemetry.histogram import Histogram, Value
 from hisparse.telemetry.metadata import GaugeMetadata, MetricMetadata
@@ -39,7 +41,25 @@ SERVER = Catalogue(
 )
 """What the endpoint says of itself; a series without labels."""
 
-_Key = tuple[Common, str, LabelValues]
+Totals = Mapping[str, Mapping[LabelValues, Value]]
+_Metric = tuple[Common, str]
+
+
+@dataclass(slots=True)
+class _Written:
+    """A series in the files of this process: what was written of it, and where."""
+
+    value: Value
+    handles: Sequence[Any]
+    is_gauge: bool = False
+
+
+class _Name(NamedTuple):
+    """A name under which a recorded metric is exported: its own, or an old one with the labels that come first."""
+
+    name: str
+    metadata: MetricMetadata
+    prefix: LabelValues
 
 
 @cache
@@ -58,7 +78,16 @@ class ProcessValues:
 
     def __init__(self) -> None:
         """Start with nothing written."""
-        self._written: dict[_Key, Value] = {}
+        self._written: dict[_Metric, dict[LabelValues, _Written]] = {}
+        self._names: dict[str, list[_Name]] = {}
+
+    def declare(self, catalogue: Catalogue) -> None:
+        """Learn under which names each recorded metric is exported."""
+        self._names = {name: [_Name(name, metadata, ())] for name, metadata in catalogue.recorded().items()}
+        for name, metadata in catalogue.items():
+            if metadata.deprecation is not None and metadata.deprecation.derived:
+                for prefix, source in metadata.deprecation.sources.items():
+                    self._names[source].append(_Name(name, metadata, prefix))
 
     @classmethod
     def of_environment(cls) -> Self | None:
@@ -81,72 +110,74 @@ class ProcessValues:
             return None
         return cls()
 
-    def write(
-        self, engine: Common, catalogue: Catalogue, totals: Mapping[str, Mapping[LabelValues, Value]], *, touched: Any
-    ) -> None:
+    def write(self, engine: Common, totals: Totals, *, touched: Collection[str]) -> None:
         """Add the growth of `totals` since the last call; set the gauges named in `touched`.
 
         Series that are new are made with value 0.
         """
-        for name, metadata in catalogue.items():
-            series = series_of(name, metadata, totals)
-            for labels, value in series.items():
-                key = (engine, name, labels)
-                if isinstance(metadata, GaugeMetadata):
-                    self._set(key, metadata, value, fresh=name in touched)
-                elif isinstance(value, Histogram):
-                    self._grow_histogram(key, metadata, value)
-                else:
-                    self._grow(key, metadata, value)
-            if metadata.unit == "info" and name in touched:
-                self._zero(engine, name, metadata, kept=series)
+        now = time.time()
+        for recorded, series in totals.items():
+            for name, metadata, prefix in self._names.get(recorded, ()):
+                known = self._written.setdefault((engine, name), {})
+                for labels, value in series.items():
+                    written = known.get(prefix + labels)
+                    if written is None:
+                        written = known[prefix + labels] = _begin((engine, name), metadata, prefix + labels, value)
+                    if metadata.kind != "gauge":
+                        _grow(written, value)
+                    elif recorded in touched:
+                        written.handles[0].set(value, now)
+                if metadata.unit == "info" and recorded in touched:
+                    _drop(known, [labels for labels in known if labels not in series])
 
-    def end(self, engine: Common, catalogue: Catalogue) -> None:
+    def end(self, engine: Common) -> None:
         """Set the gauges of an engine to 0 and forget what was written for it."""
-        for name, metadata in catalogue.items():
-            if isinstance(metadata, GaugeMetadata):
-                self._zero(engine, name, metadata, kept={})
-        self._written = {key: value for key, value in self._written.items() if key[0] != engine}
-
-    def _zero(self, engine: Common, name: str, metadata: MetricMetadata, *, kept: Mapping[LabelValues, Value]) -> None:
-        for key in [key for key in self._written if key[:2] == (engine, name) and key[2] not in kept]:
-            self._set(key, metadata, 0, fresh=True)
-
-    def _set(self, key: _Key, metadata: MetricMetadata, value: Value, *, fresh: bool) -> None:
-        handle = _value(key, metadata)
-        if fresh:
-            handle.set(value, time.time())
-        elif key not in self._written and not handle.get():
-            handle.set(0, _BEFORE_ALL)
-        self._written[key] = value
-
-    def _grow(self, key: _Key, metadata: MetricMetadata, value: Any) -> None:
-        handle = _value(key, metadata, "_total")
-        _add(handle, value - self._written.get(key, 0))
-        self._written[key] = value
-
-    def _grow_histogram(self, key: _Key, metadata: MetricMetadata, value: Histogram) -> None:
-        before = self._written.get(key)
-        old = before if isinstance(before, Histogram) else Histogram.empty(value.bounds)
-        for le, count, was in zip(bucket_texts(value), value.counts, old.counts, strict=True):
-            _add(_value(key, metadata, "_bucket", le), count - was)
-        _add(_value(key, metadata, "_sum"), value.sum - old.sum)
-        self._written[key] = value
+        for metric in [metric for metric in self._written if metric[0] == engine]:
+            known = self._written.pop(metric)
+            _drop(known, list(known))
 
 
-def _value(key: _Key, metadata: MetricMetadata, suffix: str = "", le: str | None = None) -> Any:
-    engine, name, labels = key
-    family = family_name(name)
-    bucket = () if le is None else ("le", le)
-    names = (*COMMON_LABELS, *metadata.labelnames, *bucket[:1])
-    parts = (metadata.kind, family, f"{family}{suffix}", names, (*engine, *labels, *bucket[1:]), help_text(metadata))
-    return _handle(values.ValueClass, parts, metadata.multiprocess_mode if isinstance(metadata, GaugeMetadata) else "")
+def _drop(known: dict[LabelValues, _Written], gone: list[LabelValues]) -> None:
+    for labels in gone:
+        written = known.pop(labels)
+        if written.is_gauge:
+            written.handles[0].set(0, time.time())
 
 
-def _add(handle: Any, growth: float) -> None:
-    # False for NaN too.
-    if 0 < growth < math.inf:
-        handle.inc(growth)
+def _begin(metric: _Metric, metadata: MetricMetadata, labels: LabelValues, value: Value) -> _Written:
+    engine, name = metric
+    family, labelnames = family_name(name), (*COMMON_LABELS, *metadata.labelnames)
+    mode = metadata.multiprocess_mode if isinstance(metadata, GaugeMetadata) else ""
+
+    def handle(suffix: str, *le: str) -> Any:
+        names = (*labelnames, "le") if le else labelnames
+        labelvalues = (*engine, *labels, *le)
+        parts = (metadata.kind, family, f"{family}{suffix}", names, labelvalues, help_text(metadata))
+        return _handle(values.ValueClass, parts, mode)
+
+    if isinstance(value, Histogram):
+        buckets = [handle("_bucket", le) for le in bucket_texts(value)]
+        return _Written(Histogram.empty(value.bounds), [handle("_sum"), *buckets])
+    if not mode:
+        return _Written(0, [handle("_total")])
+    level = handle("")
+    if not level.get():
+        level.set(0, _BEFORE_ALL)
+    return _Written(0, [level], is_gauge=True)
+
+
+def _grow(written: _Written, value: Value) -> None:
+    before = written.value
+    if isinstance(value, Histogram) and isinstance(before, Histogram):
+        growth = [value.sum - before.sum, *map(operator.sub, value.counts, before.counts)]
+    elif isinstance(value, Histogram) or isinstance(before, Histogram):
+        return
+    else:
+        growth = [value - before]
+    for handle, amount in zip(written.handles, growth, strict=True):
+        if 0 < amount < math.inf:  # False for NaN too
+            handle.inc(amount)
+    written.value = value
 
 
 class ProcessesCollector:

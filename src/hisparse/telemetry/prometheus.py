@@ -113,6 +113,8 @@ class KVConnectorPrometheus:
             self._catalogue = self._catalogue.merged(catalogue)
             for name, metadata in catalogue.items():
                 self._texts.setdefault(name, FamilyText(name, metadata))
+            if self._shared is not None:
+                self._shared.declare(self._catalogue)
             for key, store in self._stores.items():
                 store.declare(catalogue)
                 self._share(key, store, everything=True)
@@ -135,7 +137,7 @@ class KVConnectorPrometheus:
             if not self._users[key]:
                 self._share(key, self._stores[key])
                 if self._shared is not None:
-                    self._shared.end(key, self._catalogue)
+                    self._shared.end(key)
                 for text in self._texts.values():
                     text.forget(key)
                 del self._users[key], self._stores[key]
@@ -153,7 +155,7 @@ class KVConnectorPrometheus:
         if self._shared is not None:
             touched = store.take_touched()
             totals = store.snapshot(None if everything else touched)
-            self._shared.write(key, self._catalogue, totals, touched=touched)
+            self._shared.write(key, totals, touched=touched)
 
     def describe(self) -> Iterator[Metric]:
         """Yield the families without samples, by which the registry notices duplicate names."""
