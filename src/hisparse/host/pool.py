@@ -1,6 +1,7 @@
 """The host pool: admission, rows in and out, and the rearrangement of requests."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +15,7 @@ from hisparse.host.geometry import Geometry
 from hisparse.host.ledger import PageLedger
 from hisparse.host.request import RequestPages
 from hisparse.host.storage import Allocate, RamStorage, Rows, Storage
-from hisparse.layout import RowFormat, pages_for
+from hisparse.layout import PageKey, RowFormat, pages_for
 
 _BYTE, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
 _DISK = "disk:"
@@ -25,7 +26,8 @@ class HostPool:
     """Pages of rows for many requests, in memory or in a file.
 
     ``free + used + reserved == pages`` at all times: a page is used while a request holds it, reserved while
-    it is promised to one that has been admitted, free otherwise.  One thread at a time may call a pool.
+    it is promised to one that has been admitted, free otherwise.  Free pages may hold rows of requests that
+    ended, cached for later ones that begin alike.  One thread at a time may call a pool.
     """
 
     def __init__(
@@ -37,6 +39,8 @@ class HostPool:
         *,
         allocate: Allocate | None = None,
         verify: bool = True,
+        policy: str = "lru",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make an empty pool.
 
@@ -47,6 +51,8 @@ class HostPool:
             storage: ``"ram"``, or ``"disk:DIR"`` for a file in that directory, made if missing.
             allocate: For ``"ram"``: provides each layer's memory, ``allocate(num_bytes) -> uint8 array``.
             verify: For ``"disk:DIR"``: whether rows read back are checked against what was written.
+            policy: Which cached pages give way first, a name of `hisparse.policies.POLICIES`.
+            clock: Seconds, for the times that cached pages are kept and used.
 
         Raises:
             SettingError: A setting has no meaning.
@@ -55,7 +61,7 @@ class HostPool:
         """
         self._geometry = Geometry.of(pages, page_rows, layers)
         self._storage = _open_storage(self._geometry, storage, allocate=allocate, verify=verify)
-        self._ledger = PageLedger(pages, page_rows)
+        self._ledger = PageLedger(pages, page_rows, policy=policy, clock=clock)
 
     def __enter__(self) -> Self:
         """Return the pool itself."""
@@ -78,8 +84,13 @@ class HostPool:
         return self._geometry.page_rows
 
     @property
+    def ledger(self) -> PageLedger:
+        """Who holds which page; its `index` finds pages by key."""
+        return self._ledger
+
+    @property
     def free_pages(self) -> int:
-        """Pages that new requests can be promised."""
+        """Pages that new requests can be promised, cached ones included."""
         return self._ledger.free_pages
 
     @property
@@ -93,6 +104,21 @@ class HostPool:
         return self._ledger.reserved_pages
 
     @property
+    def cached_pages(self) -> int:
+        """Pages that no request holds, kept for later ones; they give way when their room is needed."""
+        return self._ledger.cached_pages
+
+    @property
+    def prefix_queried_tokens(self) -> int:
+        """Tokens of full pages that admitted requests asked for by key, each request once."""
+        return self._ledger.index.queried_tokens
+
+    @property
+    def prefix_hit_tokens(self) -> int:
+        """Tokens of those that were found, and did not have to be computed."""
+        return self._ledger.index.hit_tokens
+
+    @property
     def capacity_bytes(self) -> int:
         """Bytes of all rows of all layers."""
         return self._geometry.capacity_bytes
@@ -102,8 +128,14 @@ class HostPool:
         """Bytes of the used pages over all layers."""
         return self._ledger.used_pages * self._geometry.page_bytes
 
-    def admit(self, max_positions: int) -> RequestPages:
+    def admit(self, max_positions: int, *, keys: Sequence[PageKey] = ()) -> RequestPages:
         """Promise room for a request of up to `max_positions` positions; free pages become reserved.
+
+        Args:
+            max_positions: The longest it may become.
+            keys: The keys of its first pages, to begin with those that an earlier request published. The
+                request's length is then what was found, whole pages. Leave out the page of the last token,
+                which has to be computed to get the next one.
 
         Raises:
             HostPoolFullError: Too few pages are free; nothing was changed.
@@ -117,7 +149,7 @@ class HostPool:
         needed = pages_for(max_positions, self.page_rows)
         self._ledger.check_room(needed)
         self._storage.check_room(self._ledger.promised_pages + needed)
-        return RequestPages(self._ledger, self._storage, self._ledger.open(max_positions))
+        return RequestPages(self._ledger, self._storage, self._ledger.admit(max_positions, keys))
 
     def rearrange(self, requests: Sequence[RequestPages], sources: Sequence[int]) -> list[RequestPages]:
         """Reorder, repeat or drop requests; item i of the result continues ``requests[sources[i]]``.
@@ -165,14 +197,15 @@ class HostPool:
         Raises:
             ArrayError: Wrong dtype, shape or layout; nothing was written.
             PositionError: The layer is out of range, or no request holds a row; nothing was written.
-            StateError: A row's page is shared (extend its request first), or the pool is closed.
+            StateError: A row's page is shared or in the prefix index (extend its request first), or the pool is
+                closed.
             DiskFullError: The disk became full; rows it could not take are refused when gathered.
             StorageError: The file cannot be written; as above.
         """
         expected = (rows.size, self._row_bytes(layer))
         if data.dtype != _BYTE or data.shape != expected or not data.flags.c_contiguous:
             raise ArrayError(f"data must be contiguous uint8{list(expected)}, got {data.dtype}{list(data.shape)}")
-        self._check_held(rows, at_most=1)
+        self._check_held(rows, self._ledger.shares, at_most=1)
         self._storage.write(layer, rows, data)
 
     def gather(
@@ -196,7 +229,7 @@ class HostPool:
             StateError: The pool is closed.
         """
         self._row_bytes(layer)
-        self._check_held(rows, at_most=_ANY_NUMBER)
+        self._check_held(rows, self._ledger.references, at_most=_ANY_NUMBER)
         return self._storage.gather(layer, rows, out, out_rows=out_rows)
 
     def read(self, layer: int, rows: NDArray[np.int64], out: Rows) -> int:
@@ -223,22 +256,22 @@ class HostPool:
             raise PositionError(f"layer {layer} is outside 0 to {len(self._geometry.row_bytes) - 1}")
         return self._geometry.row_bytes[layer]
 
-    def _check_held(self, rows: NDArray[np.int64], at_most: int) -> None:
+    def _check_held(self, rows: NDArray[np.int64], holders: NDArray[np.int32], *, at_most: int) -> None:
         """Refuse rows that no request holds, or whose page more than `at_most` requests hold."""
         self._check_open()
         if rows.dtype != _INT64 or rows.ndim != 1:
             raise ArrayError(f"rows must be int64[M], got {rows.dtype}{list(rows.shape)}")
-        idx = _first_refused(rows, self._ledger.references, self._ledger.page_rows, at_most)
+        idx = _first_refused(rows, holders, self._ledger.page_rows, at_most)
         if idx < 0:
             return
         row, page = int(rows[idx]), int(rows[idx]) // self.page_rows
         if not 0 <= row < self._geometry.rows:
             raise PositionError(f"row {row} is outside 0 to {self._geometry.rows - 1}, the rows of the pool")
-        holders = int(self._ledger.references[page])
-        if holders == 0:
+        sharing = int(self._ledger.references[page])
+        if sharing == 0:
             raise PositionError(f"row {row} lies in page {page}, which no request holds")
         raise StateError(
-            f"row {row} lies in page {page}, which {holders} requests share; "
+            f"row {row} lies in page {page}, which {f'{sharing} requests share' if sharing > 1 else 'is published'}; "
             "truncate its request to before the row and extend it again to own the page"
         )
 

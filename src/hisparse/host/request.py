@@ -1,12 +1,15 @@
 """One request's pages: its table, how it grows, shrinks and shares."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse.errors import ArrayError, HostPoolFullError, PositionError, StateError
-from hisparse.host.ledger import Claim, PageLedger
+from hisparse.errors import ArrayError, DiskFullError, HostPoolFullError, PositionError, StateError
+from hisparse.host.claim import Claim
+from hisparse.host.ledger import PageLedger
 from hisparse.host.storage import Storage
-from hisparse.layout import pages_for, rows_of
+from hisparse.layout import PageKey, pages_for, rows_of
 
 
 class RequestPages:
@@ -55,11 +58,12 @@ class RequestPages:
         """Grow to `length` positions.
 
         Reserved pages become used.  Afterwards the request alone holds the pages of positions
-        ``[old length, length)``: a shared, partly filled last page is copied first.
+        ``[old length, length)``: a partly filled last page that is shared, or in the prefix index, is copied first.
 
         Raises:
             PositionError: `length` is below the present length.
-            HostPoolFullError: `length` is above `max_positions`.
+            HostPoolFullError: `length` is above `max_positions`, or the last page is to be copied, is in flight,
+                and there is no page to promise in its place.
             DiskFullError: The disk has no room for the pages.
             StateError: The request or its pool is closed.
             CorruptPoolError: The rows to be copied are damaged.
@@ -75,24 +79,42 @@ class RequestPages:
         if length == claim.length:
             return
         tail_rows = claim.length % self._ledger.page_rows
-        shared = tail_rows > 0 and bool(self._ledger.references[claim.pages[claim.held - 1]] > 1)
+        shared = tail_rows > 0 and bool(self._ledger.shares[claim.pages[claim.held - 1]] > 1)
         new_pages = pages_for(length, self._ledger.page_rows) - claim.held + shared
         if new_pages == 0:
             # nearly every decode step: growing by no page took 12 us a request
             self._ledger.fill(claim, length)
             return
-        taken = self._ledger.next_pages(new_pages)
-        if taken.size:
-            self._storage.ensure(int(taken.max()) + 1)
+        if shared:
+            self._ledger.check_leaving(claim.table[-1:])
+        taken = self._take(new_pages)
         if shared:
             self._copy_rows(int(claim.table[-1]), int(taken[0]), tail_rows)
         self._ledger.grow(claim, length, replace_tail=shared)
+
+    def publish(self, keys: Sequence[PageKey]) -> int:
+        """Let later requests find the first pages under `keys`; returns how many pages are new to them.
+
+        The pages stay in the pool when the request ends, until their room is needed.  Their rows are not written
+        any more: a request that is cut into such a page and extended gets a copy.
+
+        Args:
+            keys: The keys of the request's first pages, from the first on, as `page_keys` gives them. Those that
+                were published before cost nothing.
+
+        Raises:
+            PositionError: There are more keys than full pages; nothing was changed.
+            StateError: The request or its pool is closed, a page was published under another key, or a key is
+                given twice; nothing was changed.
+        """
+        return self._ledger.publish(self._open_claim(), keys)
 
     def truncate(self, length: int) -> None:
         """Cut to `length` positions; pages past the end that nobody shares become reserved again.
 
         Raises:
             PositionError: `length` is negative or above the present length.
+            HostPoolFullError: Pages past the end are in flight, and there is no page to promise in their place.
             StateError: The request or its pool is closed.
         """
         claim = self._open_claim()
@@ -145,6 +167,20 @@ class RequestPages:
             raise StateError("the request is closed; admit a new one")
         self._storage.rows(0)
         return self._claim
+
+    def _take(self, num_pages: int) -> NDArray[np.int32]:
+        """Return the pages to be taken next; storage has room for them."""
+        self._ledger.make_room(num_pages)
+        taken = self._ledger.next_pages(num_pages)
+        try:
+            self._storage.ensure(int(taken.max()) + 1)
+        except DiskFullError:
+            # Cached pages have their room on the disk already: they give way before a running request stops.
+            if not self._ledger.evict(num_pages):
+                raise
+            taken = self._ledger.next_pages(num_pages)
+            self._storage.ensure(int(taken.max()) + 1)
+        return taken
 
     def _copy_rows(self, source: int, target: int, num_rows: int) -> None:
         """Copy the first rows of one page to another, in every layer, through the storage's own checks."""
