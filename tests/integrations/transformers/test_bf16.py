@@ -1,65 +1,52 @@
-"""In bfloat16, reading from the hot buffer costs no accuracy and differs from stock as stock from itself.
+"""In bfloat16, reading from the hot buffer differs from stock as the stock backends differ from one another.
 
 Tokens can't be compared in bfloat16: the two stock backends already select different rows. What can be compared is
-the logits of one fixed continuation (teacher forcing), against the same weights in float32 and against each other.
+the logits of one fixed continuation. Where every run chooses rows and experts itself, the largest difference is
+that of a flipped choice; with the choices of the stock run imposed on all, it is that of rounding.
+Architectures without sdpa have one stock backend only: the same weights in float32 stand in for the other.
 """
 
-import copy
 import sys
+from dataclasses import replace
 from typing import Any
 
+import precision
 import pytest
 import torch
 import zoo
-from transformers import DynamicCache
 
-from hisparse.integrations.transformers import HiSparseCache, enable
-
-STEPS = 60
+SEEDS = (0, 1)
+STEPS, CONTEXT = 12, 64
 CASES = [case for case in zoo.CASES if case.name != "glm_moe_dsa-FSFS"]
 
-# Rounding flips selections at random, so figures of one run scatter. Over all cases (torch 2.13, one core) a right
-# read gives RMS ratios up to 1.24 and accuracy ratios up to 1.01; one wrong row in each selection gives 2.9 and more
-# where there are two stock backends, and accuracy ratios of 1.30 and more everywhere.
-RMS_RATIO = 1.75
-PEAK_RATIO = 1.75
+# Of what the second backend gives (torch 2.13, one core), absorbed attention gives 0.87 to 1.02 of the RMS and 0.75
+# to 1.07 of the largest difference with imposed choices, and errs 0.85 to 1.06 times as much as the first backend;
+# one wrong row in each selection gives an imposed RMS of more than 20. With its own choices a flip more or less makes
+# 0.4 to 1.7 of the RMS. That nothing is rounded on the way is for `test_attention.py` to see.
+IMPOSED_RMS_RATIO = 1.1
+IMPOSED_PEAK_RATIO = 1.75
+OWN_RMS_RATIO = 2.5
 ACCURACY_RATIO = 1.1
 
 
 class Measured:
-    """Teacher-forced logits float32[N, V] of one model: in float32, on its stock backends, from the hot buffer."""
+    """All runs of one architecture, over its seeds: of the base, of the second stock backend, of each mode."""
 
     def __init__(self, case: zoo.ModelCase) -> None:
-        """Run the case in float32, on every stock backend it supports, and in both attention modes."""
-        self.case = case
-        self._given = zoo.prompt(case, 1)
-        self._model = zoo.build(case, dtype=torch.bfloat16)
-        exact = copy.deepcopy(self._model).float()
-        generated = zoo.generate(exact, self._given, max_new_tokens=STEPS)
-        self._tokens = zoo.new_tokens(self._given, generated)
-        self.exact = self._run(exact, DynamicCache(config=exact.config))
-        self.stock = {case.backend: self._run_stock(case.backend)}
-        if case.backend == "sdpa":
-            self.stock["eager"] = self._run_stock("eager")
-            self._model.set_attn_implementation("sdpa")
-        modes = ("auto",) if case.model_type == "deepseek_v4" else ("absorbed", "expand")
-        self.hot = {mode: self._run_hot(mode) for mode in modes}
+        """Run every contender for every seed."""
+        self.name = case.name
+        subjects = [precision.random_subject(replace(case, seed=s), steps=STEPS, context=CONTEXT) for s in SEEDS]
+        self._runs = [subject.measure() for subject in subjects]
+        self.base, self.other, *rest = self._runs[0]
+        self.modes = [name for name in rest if name.startswith("hisparse")]
 
-    def _run(self, model: Any, cache: Any) -> torch.Tensor:
-        return zoo.forced_logits(model, cache, self._given, self._tokens)[:, 0]
+    def free(self, name: str, other: str) -> torch.Tensor:
+        """Return the logits' difference between two contenders that choose themselves, float32[N, V]."""
+        return torch.cat([runs[name].free - runs[other].free for runs in self._runs])
 
-    def _run_stock(self, backend: str) -> torch.Tensor:
-        self._model.set_attn_implementation(backend)
-        return self._run(self._model, DynamicCache(config=self._model.config))
-
-    def _run_hot(self, attention: str) -> torch.Tensor:
-        handle = enable(self._model, attention=attention)
-        cache = HiSparseCache(self._model.config)
-        logits = self._run(self._model, cache)
-        cache.check()
-        cache.close()
-        handle.disable()
-        return logits
+    def fixed(self, name: str, other: str) -> torch.Tensor:
+        """Return the difference between two contenders that choose as the base did, float32[N, V]."""
+        return torch.cat([runs[name].fixed - runs[other].fixed for runs in self._runs])
 
 
 def rms(difference: torch.Tensor) -> float:
@@ -67,9 +54,9 @@ def rms(difference: torch.Tensor) -> float:
     return float(difference.square().mean().sqrt())
 
 
-def peaks(difference: torch.Tensor) -> torch.Tensor:
-    """Largest absolute value of each step, float32[N]."""
-    return difference.abs().amax(dim=-1)
+def peak(difference: torch.Tensor) -> float:
+    """Largest absolute value."""
+    return float(difference.abs().max())
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
@@ -80,24 +67,38 @@ def measured(request: pytest.FixtureRequest) -> Measured:
 
 def test_no_accuracy_is_lost(measured: Measured) -> None:
     """Against float32 of the same weights, the hot buffer errs no more than the worse stock backend."""
-    stock_error = max(rms(logits - measured.exact) for logits in measured.stock.values())
-    assert stock_error > 0
-    for logits in measured.hot.values():
-        assert rms(logits - measured.exact) <= ACCURACY_RATIO * stock_error
+    for difference in (measured.free, measured.fixed):
+        stock_error = max(rms(difference(name, "float32")) for name in (measured.base, measured.other))
+        assert stock_error > 0
+        for mode in measured.modes:
+            assert rms(difference(mode, "float32")) <= ACCURACY_RATIO * stock_error
+
+
+def test_rounding_is_the_stock_backends_own(measured: Measured) -> None:
+    """With one run's choices imposed on all, every mode differs from stock as the second stock backend does."""
+    stock = measured.fixed(measured.other, measured.base)
+    for mode in measured.modes:
+        hot = measured.fixed(mode, measured.base)
+        assert rms(hot) <= IMPOSED_RMS_RATIO * rms(stock)
+        assert peak(hot) <= IMPOSED_PEAK_RATIO * peak(stock)
 
 
 def test_difference_is_the_stock_backends_own(
     measured: Measured, record_property: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The hot buffer differs from stock sdpa as stock eager does; where eager is alone, less than it errs itself."""
-    base = measured.stock[measured.case.backend]
-    other = measured.stock["eager"] if measured.case.backend == "sdpa" else measured.exact
-    stock_peaks = peaks(other - base)
-    for mode, logits in measured.hot.items():
-        hot_peaks = peaks(logits - base)
-        report = {"hisparse": float(hot_peaks.max()), "stock": float(stock_peaks.max())}
+    """With its own choices, every mode differs from stock as the second stock backend does."""
+    stock = measured.free(measured.other, measured.base)
+    for mode in measured.modes:
+        hot = measured.free(mode, measured.base)
+        report = {"hisparse": peak(hot), measured.other: peak(stock)}
         record_property(f"max_logit_difference_{mode}", report)
         with capsys.disabled():
-            sys.stdout.write(f"\n  bf16 {measured.case.name} {mode}: max |dlogit| {report} ")
-        assert rms(logits - base) <= RMS_RATIO * rms(other - base)
-        assert hot_peaks.mean() <= PEAK_RATIO * stock_peaks.mean()
+            sys.stdout.write(f"\n  bf16 {measured.name} {mode}: max |dlogit| {report} ")
+        assert rms(hot) <= OWN_RMS_RATIO * rms(stock)
+
+
+def test_expanding_stays_within_the_largest_difference(measured: Measured) -> None:
+    """Where the stock attention itself reads the selected rows, no logit is further off than the stock pair's worst."""
+    for mode in measured.modes:
+        if mode != "hisparse absorbed":
+            assert peak(measured.free(mode, measured.base)) <= peak(measured.free(measured.other, measured.base)) / 4

@@ -82,12 +82,7 @@ def hisparse_attention(  # noqa: PLR0913, PLR0917 - the signature transformers c
         visible, bias = _visible(attention_mask, indices)
         selected = layer.select(torch.where(visible, indices, -1))
         scores_bias = _scores_bias(selected, bias)
-        if hisparse.mode == "absorbed":
-            sinks = kwargs.get("s_aux")
-            return _absorbed(module, query, selected, scores_bias, scaling=scaling, sinks=sinks), None
-        return _expanded(
-            module, query, selected, scores_bias, stock=hisparse.stock, scaling=scaling, kwargs=kwargs
-        ), None
+        return _attend(module, query, selected, scores_bias, call=hisparse, scaling=scaling, kwargs=kwargs), None
     mask = attention_mask if indices is None else _fold(attention_mask, indices, key.shape[2], query.dtype)
     stock = stock_attention(module, hisparse.stock)
     result: tuple[torch.Tensor, torch.Tensor | None] = stock(
@@ -166,6 +161,22 @@ def _times_weights(heads: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return torch.matmul(heads, weights)
     parts = [slice(first, first + _HEADS_AT_ONCE) for first in range(0, heads.shape[1], _HEADS_AT_ONCE)]
     return torch.cat([torch.matmul(heads[:, part], weights[part].float()) for part in parts], dim=1)
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    selected: SelectedRows,
+    bias: torch.Tensor,
+    *,
+    call: AttentionCall,
+    scaling: float,
+    kwargs: dict[str, Any],
+) -> torch.Tensor:
+    """Attend to the selected rows as `call` says."""
+    if call.mode == "absorbed":
+        return _absorbed(module, query, selected, bias, scaling=scaling, sinks=kwargs.get("s_aux"))
+    return _expanded(module, query, selected, bias, stock=call.stock, scaling=scaling, kwargs=kwargs)
 
 
 def _absorbed(
