@@ -108,6 +108,17 @@ def test_info_shows_the_latest_labels(registry: CollectorRegistry) -> None:
     assert samples[0].labels["backend"] == ""
 
 
+def test_an_unknown_setting_is_an_empty_label(registry: CollectorRegistry) -> None:
+    """A setting that is None, because nobody computed it yet, is not shown as the text None."""
+    stats = OffloadingConnectorStats()
+    stats.set_info("hisparse_hot_config_info", {"top_k": 64, "hot_slots": None})
+    with TelemetryPipeline(model_name="m", registry=registry) as pipeline:
+        pipeline.publish({"rows": stats.take()})
+        text = generate_latest(registry).decode()
+    assert 'hot_slots=""' in text
+    assert "None" not in text
+
+
 def test_pipelines_of_one_registry_share_one_collector(registry: CollectorRegistry, parse: Parse) -> None:
     """Two models and two engines on one registry give one family with a series each."""
     with (

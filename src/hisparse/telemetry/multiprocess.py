@@ -122,7 +122,9 @@ class ProcessValues:
                 for labels, value in series.items():
                     written = known.get(prefix + labels)
                     if written is None:
-                        written = known[prefix + labels] = _begin((engine, name), metadata, prefix + labels, value)
+                        written = known[prefix + labels] = _begin(
+                            (engine, name), metadata, labels=prefix + labels, value=value
+                        )
                     if metadata.kind != "gauge":
                         _grow(written, value)
                     elif recorded in touched:
@@ -144,7 +146,7 @@ def _drop(known: dict[LabelValues, _Written], gone: list[LabelValues]) -> None:
             written.handles[0].set(0, time.time())
 
 
-def _begin(metric: _Metric, metadata: MetricMetadata, labels: LabelValues, value: Value) -> _Written:
+def _begin(metric: _Metric, metadata: MetricMetadata, *, labels: LabelValues, value: Value) -> _Written:
     engine, name = metric
     family, labelnames = family_name(name), (*COMMON_LABELS, *metadata.labelnames)
     mode = metadata.multiprocess_mode if isinstance(metadata, GaugeMetadata) else ""
