@@ -202,6 +202,19 @@ def test_nothing_is_said_twice_and_idling_says_only_that_samples_are_read() -> N
     assert ledger.samples("read") == 6
 
 
+def test_two_readers_share_what_there_is() -> None:
+    """Whoever asks gets what nobody had before: two collectors of one idle worker do not double it."""
+    device, clock, ledger = Device(), Clock(), Ledger()
+    worker = worker_of(device, clock)
+    device.count(5, 0)
+    for _ in range(5):
+        for _collector in range(2):
+            ledger.take(worker.get_kv_connector_stats())
+            worker.flush()
+        clock.now += 1
+    assert ledger.selections == (5, 0)
+
+
 def test_counters_of_this_process_are_read_at_once() -> None:
     """Index groups on the host need no second phase, and counts from before the source are somebody else's."""
     counters = [GroupCounters(requests=1, layers=len(members)) for members in GROUPS]

@@ -1,5 +1,6 @@
 """The endpoint shows what the cache counted, to the selection and to the byte, however the cache is used."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,6 +124,24 @@ def test_levels_fall_to_the_truth_without_a_forward_pass(
     assert (used_pages(), found["hisparse_host_capacity_bytes"], found["vllm:hisparse_host_cache_usage_perc"]) == (
         0,
     ) * 3
+
+
+def test_ended_requests_leave_the_log_line(
+    shelf: Any, make_cache: Any, v32: zoo.ModelCase, *, pipeline: TelemetryPipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line after all requests ended shows nothing used; later ones are silent and never repeat what was."""
+    cache = make_cache(shelf.served(v32), telemetry=pipeline)
+    decode(shelf, v32, cache, 3)
+    lines = []
+    for _ in range(4):
+        cache.reset()
+        with caplog.at_level(logging.INFO, logger="hisparse"):
+            pipeline.flush()
+        lines.append([record.getMessage() for record in caplog.records])
+        caplog.clear()
+    assert "HiSparse host KV cache usage %=0.0" in lines[0][0]
+    assert "HiSparse host pool used GiB=0," in lines[0][0]
+    assert lines[1:] == [[], [], []]
 
 
 def test_two_caches_share_an_endpoint(

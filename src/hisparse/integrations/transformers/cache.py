@@ -105,12 +105,6 @@ class HiSparseCache(RowCache):
         super().reset()
         self._tell_levels()
 
-    def close(self) -> None:
-        """End all requests, give the host pool back and publish the rest; counts can still be read."""
-        super().close()
-        if self._sampler is not None:
-            self._sampler.shutdown()
-
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the newest tokens of every request, as `RowCache.crop`."""
         super().crop(tokens_to_remove)

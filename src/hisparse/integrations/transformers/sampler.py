@@ -89,11 +89,6 @@ class CacheSampler:
         self._worker.flush()
         self.step()
 
-    def shutdown(self) -> None:
-        """Publish everything for the last time; harmless twice."""
-        self._worker.shutdown()
-        self.step()
-
     def _publish(self, counted: KVConnectorStats | None) -> None:
         """Publish both sides as one, unless neither has news."""
         pages = self._levels.pages
