@@ -1,6 +1,8 @@
 """The catalogue of this version."""
 
-from hisparse.telemetry import CATALOGUE, GaugeMetadata
+import pytest
+
+from hisparse.telemetry import CATALOGUE, GaugeMetadata, Histogram, HistogramMetadata
 
 
 def test_every_gauge_says_how_processes_combine() -> None:
@@ -29,3 +31,23 @@ def test_host_block_histograms_need_their_option() -> None:
     gated = set(with_option) - set(CATALOGUE.exported("0.1.0"))
     assert gated == {name for name in CATALOGUE if name.startswith("vllm:hisparse_host_block_")}
     assert len(gated) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("hisparse_offload_transfer_bytes", (656, 1_000, 4 << 20, 600_000_000, 32 << 30)),
+        ("hisparse_offload_transfer_seconds", (0.0002, 0.02, 3, 59)),
+        ("hisparse_hot_gather_seconds", (2e-5, 1e-3, 0.4, 4)),
+        ("hisparse_hot_request_misses_rows", (1, 64, 2048, 4096)),
+    ],
+)
+def test_buckets_span_what_is_measured(name: str, values: tuple[float, ...]) -> None:
+    """Values from the small end to the large end of what happens fall between the first and the open bucket."""
+    metadata = CATALOGUE[name]
+    assert isinstance(metadata, HistogramMetadata)
+    histogram = Histogram.empty(metadata.buckets)
+    for value in values:
+        histogram.observe(value)
+    assert (histogram.counts[0], histogram.counts[-1]) == (0, 0)
+    assert max(histogram.counts) == 1
