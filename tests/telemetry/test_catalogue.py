@@ -50,4 +50,4 @@ def test_buckets_span_what_is_measured(name: str, values: tuple[float, ...]) -> 
     for value in values:
         histogram.observe(value)
     assert (histogram.counts[0], histogram.counts[-1]) == (0, 0)
-    assert max(histogram.counts) == 1
+    assert max(histogram.counts) < len(values), "all in one bucket"
