@@ -42,6 +42,12 @@ def test_every_panel_is_there_once() -> None:
     assert all(panel["description"] for panel in drawn())
 
 
+def test_nothing_is_null() -> None:
+    """No value is null, which Grafana would take instead of its own default."""
+    text = (ROOT / "dashboards" / "hisparse.json").read_text(encoding="utf-8")
+    assert not re.search(r": null\b|\[null\b", text)
+
+
 def test_no_panels_overlap() -> None:
     """No two panels share a place, and none leaves the 24 columns."""
     places = [panel["gridPos"] for panel in BOARD["panels"]]

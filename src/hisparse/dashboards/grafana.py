@@ -105,7 +105,11 @@ def _stat(_panel: Panel) -> _Builder:
 
 
 def _timeseries(panel: Panel) -> _Builder:
-    drawn = timeseries.Panel().fill_opacity(10).show_points(common_models.VisibilityMode.NEVER)
+    legend = common.VizLegendOptions().placement(common_models.LegendPlacement.BOTTOM)
+    legend = legend.display_mode(common_models.LegendDisplayMode.LIST).show_legend(True)  # noqa: FBT003  the builder has no other way
+    tooltip = common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI)
+    drawn = timeseries.Panel().legend(legend).tooltip(tooltip)
+    drawn.fill_opacity(10).show_points(common_models.VisibilityMode.NEVER)
     if panel.unit != "s":
         drawn.axis_soft_min(0)
     if panel.is_stacked:
@@ -118,14 +122,13 @@ def _heatmap(panel: Panel) -> _Builder:
     axis = heatmap.YAxisConfig().unit(panel.unit)
     # Buckets come counted from Prometheus; Grafana must not count them again.
     drawn = heatmap.Panel().calculate(False).color(color).y_axis(axis)  # noqa: FBT003  the builder has no other way
-    return drawn.cell_values(heatmap.CellValues().unit("none"))
+    return drawn.cell_values(heatmap.CellValues().unit("none")).show_tooltip()
 
 
 def _table(_panel: Panel) -> _Builder:
     hidden = {"Time": True, "Value": True, "__name__": True}
-    return table.Panel().with_transformation(
-        models.DataTransformerConfig(id_val="organize", options={"excludeByName": hidden})
-    )
+    drawn = table.Panel().show_header(True)  # noqa: FBT003  the builder has no other way
+    return drawn.with_transformation(models.DataTransformerConfig(id_val="organize", options={"excludeByName": hidden}))
 
 
 _DRAWN: dict[Kind, Callable[[Panel], _Builder]] = {
