@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hisparse.telemetry.histogram import Histogram, observe_each
+from hisparse.telemetry.histogram import Histogram, check_sendable, observe_each
 from hisparse.telemetry.values import MAX_NUMBER, ItemError, read_increment
 
 Refuse = Callable[[Any, Exception], None]
@@ -24,15 +24,19 @@ class CounterHandle:
 
     def add(self, amount: float = 1) -> None:
         """Add `amount` >= 0; what is no such number is skipped and counted."""
-        # Exact types: asking an abstract base class takes as long as the rest.
-        if (type(amount) is not int and type(amount) is not float) or not 0 <= amount <= MAX_NUMBER:
-            try:
-                amount = read_increment(amount, "an increment")
-            except ItemError as error:
-                self._refuse(self._key, error)
-                return
         values, key = self._values, self._key
-        values[key] = values.get(key, 0) + amount
+        # Exact types: asking an abstract base class takes as long as the rest.
+        if (type(amount) is int or type(amount) is float) and amount >= 0:
+            total = values.get(key, 0) + amount
+            if total <= MAX_NUMBER:
+                values[key] = total
+                return
+        try:
+            total = values.get(key, 0) + read_increment(amount, "an increment")
+            check_sendable(total, key)
+            values[key] = total
+        except ItemError as error:
+            self._refuse(key, error)
 
 
 class HistogramHandle:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hisparse.telemetry.catalogue import CATALOGUE, RESIDENCY_BUCKETS
-from hisparse.telemetry.histogram import Histogram, observe_each
+from hisparse.telemetry.histogram import Histogram, check_sendable, observe_each
 from hisparse.telemetry.ranks import decided
 from hisparse.telemetry.stats import KVConnectorStats, RankedSample, Sample
 from hisparse.telemetry.values import MAX_NUMBER, MAX_RANKS, ItemError, SkipReason, read_increment, read_number, show
@@ -99,7 +99,11 @@ class HiSparseKVConnectorStats(KVConnectorStats):
                     continue
             if len(entries) > MAX_DELTAS:
                 oldest = len(entries) // 2
-                entries[:oldest] = [sum(entries[:oldest])]
+                if (folded := sum(entries[:oldest])) <= MAX_NUMBER:
+                    entries[:oldest] = [folded]
+                else:
+                    entries.pop()
+                    self.skip(SkipReason.OUT_OF_RANGE, f"{field} would add up to more than 2**53 before it is taken")
 
     def _replace(self, kept: dict[str, Any], field: str, values: Iterable[Any]) -> None:
         for value in values:
@@ -118,7 +122,9 @@ class HiSparseKVConnectorStats(KVConnectorStats):
         try:
             added = self._read_residency(field, value)
             if added.count:
-                self.data.setdefault(field, Histogram.empty(RESIDENCY_BUCKETS)).merge(added)
+                held = self.data.setdefault(field, Histogram.empty(RESIDENCY_BUCKETS))
+                check_sendable(held.sum + added.sum, field)
+                held.merge(added)
         except ItemError as error:
             self.skip(error.reason, f"{field}: {error}")
 
@@ -139,7 +145,8 @@ class HiSparseKVConnectorStats(KVConnectorStats):
 
     def _plain_ranks(self) -> dict[int | None, dict[str, Any]]:
         ranks = sorted(self._ranks, key=lambda rank: -1 if rank is None else rank)
-        return {rank: {field: list(value) for field, value in self._ranks[rank].items()} for rank in ranks}
+        said = {rank: {f: list(found) for f, found in self._ranks[rank].items() if found} for rank in ranks}
+        return {rank: fields for rank, fields in said.items() if fields}
 
     def reset(self) -> None:
         """Forget everything recorded; the rank stays."""

@@ -1,6 +1,5 @@
 """A histogram as bucket counts, sum and count: what travels instead of samples."""
 
-import math
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +84,7 @@ class Histogram:
         except OverflowError:
             return False
         # A NaN anywhere makes the sum one, wherever sorting put it.
-        if not (total < math.inf and ordered[0] >= 0 and ordered[-1] <= MAX_NUMBER):
+        if not (ordered[0] >= 0 and ordered[-1] <= MAX_NUMBER and self.sum + total <= MAX_NUMBER):
             return False
         self._observe_sorted(ordered)
         self.sum += total
@@ -96,7 +95,8 @@ class Histogram:
         if samples.dtype.kind not in "iuf":
             return False
         ordered = np.sort(samples, axis=None).astype(np.float64, copy=False)
-        if ordered.size and not (ordered[0] >= 0 and ordered[-1] <= MAX_NUMBER):
+        # NaN sorts last.
+        if ordered.size and not (ordered[0] >= 0 and self.sum + float(ordered.sum()) <= MAX_NUMBER):
             return False
         ends = [*np.searchsorted(ordered, self.bounds, side="right").tolist(), ordered.size]
         self.lanes += _packed([high - low for low, high in pairwise([0, *ends])])
@@ -235,21 +235,33 @@ def observe_each(histogram: Histogram, samples: Iterable[Any], what: str) -> lis
     wrong = []
     for sample in samples:
         try:
-            histogram.observe(read_increment(sample, what))
+            value = read_increment(sample, what)
+            check_sendable(histogram.sum + value, what)
+            histogram.observe(value)
         except ItemError as error:
             wrong.append(error)
     return wrong
 
 
+def check_sendable(total: float, what: object) -> None:
+    """Refuse a sum that a receiver would refuse: nothing may be lost on the way.
+
+    Raises:
+        ItemError: `total` is beyond `MAX_NUMBER`.
+    """
+    if total > MAX_NUMBER:
+        raise ItemError(SkipReason.OUT_OF_RANGE, f"{what} would add up to more than 2**53 before it is taken")
+
+
 def sum_alike(histograms: "Sequence[Histogram]") -> Histogram | None:
-    """Return the sum of up to `MAX_SUMMANDS` histograms; None where bounds differ or a count is full. Reads only."""
+    """Return the sum of up to `MAX_SUMMANDS` histograms; None where bounds differ or a number is too large."""
     bounds = histograms[0].bounds
     if not all(map(is_, map(_BOUNDS, histograms), repeat(bounds))):
         return None
-    lanes = sum(map(_LANES, histograms))
-    if lanes & every_lane(len(bounds) + 1, FULL_BITS):
+    lanes, total = sum(map(_LANES, histograms)), sum(map(_SUM, histograms))
+    if total > MAX_NUMBER or lanes & every_lane(len(bounds) + 1, FULL_BITS):
         return None
-    return Histogram.of_lanes(bounds, lanes, sum(map(_SUM, histograms)))
+    return Histogram.of_lanes(bounds, lanes, total)
 
 
 Value = int | float | Histogram

@@ -7,7 +7,7 @@ import numpy as np
 
 from hisparse.telemetry.catalogue import CATALOGUE
 from hisparse.telemetry.handles import CounterHandle, HistogramHandle
-from hisparse.telemetry.histogram import MAX_SUMMANDS, Histogram, observe_each
+from hisparse.telemetry.histogram import MAX_SUMMANDS, Histogram, check_sendable, observe_each
 from hisparse.telemetry.metadata import HistogramMetadata, Kind, MetricMetadata
 from hisparse.telemetry.ranks import decided
 from hisparse.telemetry.series import SeriesTable, check_new_name, section_of, sum_tables
@@ -119,7 +119,7 @@ class OffloadingConnectorStats(KVConnectorStats):
         """Add `amount` >= 0 to a counter; 0 makes the series exist."""
         if not labelvalues and type(amount) in {int, float} and 0 <= amount <= MAX_NUMBER:
             for values in (self.own.counters, self.own.rank_counters):
-                if name in values:
+                if name in values and values[name] + amount <= MAX_NUMBER:
                     values[name] += amount
                     return
         self._record(name, "counter", labels=labelvalues, value=amount)
@@ -172,8 +172,10 @@ class OffloadingConnectorStats(KVConnectorStats):
         elif series not in values:
             values[series] = value
         elif kind == "counter":
+            check_sendable(values[series] + value, name)
             values[series] += value
         else:
+            check_sendable(values[series].sum + value.sum, name)
             values[series].merge(value)
 
     def _replace_levels(self, kept: SeriesTable, keys: Iterable[str]) -> None:

@@ -5,11 +5,12 @@ from functools import lru_cache
 from re import compile as pattern
 from typing import Any, Literal
 
-from hisparse.telemetry.histogram import Histogram, sum_alike
+from hisparse.telemetry.histogram import Histogram, check_sendable, sum_alike
 from hisparse.telemetry.metadata import Kind, MetricMetadata
 from hisparse.telemetry.stats import Sample
 from hisparse.telemetry.values import (
     MAX_NAMES,
+    MAX_NUMBER,
     MAX_SERIES,
     ItemError,
     LabelValues,
@@ -215,10 +216,15 @@ class SeriesTable:
     ) -> None:
         for key, value in theirs.items():
             old = mine.get(key)
-            if old is not None:
-                mine[key] = old + value
-            elif self._has_room(key, "counter", wrong):
-                mine[key] = value
+            if old is None:
+                if self._has_room(key, "counter", wrong):
+                    mine[key] = value
+                continue
+            total = old + value
+            if total <= MAX_NUMBER:
+                mine[key] = total
+            else:
+                wrong.append(ItemError(SkipReason.OUT_OF_RANGE, f"{key} would add up to more than 2**53"))
 
     def _add_histograms(self, mine: dict[str, Histogram], theirs: dict[str, Histogram], wrong: list[ItemError]) -> None:
         for key, value in theirs.items():
@@ -228,6 +234,7 @@ class SeriesTable:
                     mine[key] = value.copy()
                 continue
             try:
+                check_sendable(old.sum + value.sum, key)
                 old.merge(value)
             except ItemError as error:
                 wrong.append(error)
@@ -312,9 +319,10 @@ def sum_tables(tables: Sequence[SeriesTable]) -> SeriesTable | None:
         if list(table.counters) != names or list(table.histograms) != histogram_names:
             return None
     total = SeriesTable()
-    total.counters = dict(
-        zip(names, map(sum, zip(*(table.counters.values() for table in tables), strict=True)), strict=True)
-    )
+    sums = list(map(sum, zip(*(table.counters.values() for table in tables), strict=True)))
+    if sums and max(sums) > MAX_NUMBER:
+        return None
+    total.counters = dict(zip(names, sums, strict=True))
     for key, histograms in zip(
         histogram_names, zip(*(table.histograms.values() for table in tables), strict=True), strict=True
     ):
