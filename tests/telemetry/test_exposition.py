@@ -1,5 +1,8 @@
 """The text of own families, held to prometheus_client's, byte for byte."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -41,6 +44,7 @@ NUMBERS = (
 )
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**60), 2**60) | st.floats() | NUMBERS)
 @example(1_000_000)
 @example(2**53)
@@ -92,6 +96,36 @@ def test_a_level_is_written_as_it_is_now(registry: CollectorRegistry, levels: tu
             stats.set_gauge("mine_level", level, ("ram",))
             pipeline.publish({"mine": stats})
             assert registry_text(registry) == generate_latest(registry)
+
+
+def test_scrapes_at_once_while_steps_are_published(
+    registry: CollectorRegistry, parse: Callable[[str], dict[tuple[str, frozenset[tuple[str, str]]], float]]
+) -> None:
+    """Three scrapers beside a publisher, with engines that come and go, read whole text in which counters only grow."""
+    pipeline = TelemetryPipeline(model_name="m", registry=registry, catalogue=MINE)
+    stats = OffloadingConnectorStats(catalogue=MINE)
+    stats.increase_counter("mine_new_total", 1, ("disk",))
+    stats.observe_histogram("mine_wait", [1, 2], ("a", "b"))
+    key = ("mine_new_total", frozenset({"model_name": "m", "engine": "0", "tier": "disk"}.items()))
+    done = Event()
+
+    def read(_: int) -> list[float]:
+        found = []
+        while not done.is_set():
+            found.append(parse(registry_text(registry).decode()).get(key, 0))
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        reading = [pool.submit(read, number) for number in range(3)]
+        for number in range(150):
+            pipeline.publish({"mine": stats})
+            with TelemetryPipeline(model_name=f"short {number % 2}", registry=registry, catalogue=MINE) as short:
+                short.publish({"mine": stats})
+        done.set()
+        seen = [scraper.result() for scraper in reading]
+    assert all(values == sorted(values) for values in seen)
+    assert parse(registry_text(registry).decode())[key] == 150
+    assert registry_text(registry) == generate_latest(registry)
 
 
 def test_an_engine_that_ends_and_begins_again_is_written_anew(registry: CollectorRegistry) -> None:
