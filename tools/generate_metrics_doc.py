@@ -167,7 +167,7 @@ _NAMES = {
     "MetricStore": "running totals of one engine",
     "KVConnectorLogging": "the interval log line",
     "KVConnectorPrometheus": "the collector of a registry",
-    "MetricsServer": "a running endpoint: `host`, `port`, `url`, `close()`",
+    "MetricsServer": "a running endpoint: `host`, `port`, `url`, `clients`, `close()`",
     "start_metrics_server": "starts one, on loopback and a free port by default",
     "SkipReason": "why an item was skipped",
 }
