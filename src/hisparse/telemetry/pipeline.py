@@ -1,6 +1,7 @@
 """The one path from a connector's statistics to the log line and to Prometheus."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
@@ -21,6 +22,8 @@ from hisparse.telemetry.wire import decode_stats
 logger = logging.getLogger("hisparse")
 
 MAX_ENGINES = 1024
+# A fault that lasts is named again, but no log is filled by it.
+WARN_AGAIN_SECONDS = 600.0
 TIMESTAMP_METRIC = "hisparse_telemetry_last_sample_timestamp_seconds"
 
 
@@ -80,14 +83,15 @@ class TelemetryPipeline:
             raise SettingError("engines must name at least one engine, got none")
         self._logging = KVConnectorLogging(chosen, self._stores.values())
         self._log_interval_seconds, self._logged_at = log_interval_seconds, clock()
-        self._warned: set[str] = set()
+        self._warned: dict[str, float] = {}
 
     def publish(self, children: Mapping[str, Any], *, engine: int = 0) -> None:
         """Add the statistics of one step or interval.
 
         Each is counted once: hand over deltas since the last call (`KVConnectorStats.take`). An empty mapping
         is an idle tick. Never raises on data: what cannot be used is skipped, counted in
-        `hisparse_telemetry_errors_total` by reason and named in one warning per reason.
+        `hisparse_telemetry_errors_total` by reason and named in a warning: the first for each reason, and again
+        where it still happens after `WARN_AGAIN_SECONDS`.
 
         Args:
             children: Plain form of each connector's statistics by the connector's name, or the containers
@@ -164,11 +168,14 @@ class TelemetryPipeline:
         self._warn({reason: detail})
 
     def _warn(self, skipped: Mapping[str, str]) -> None:
+        if not skipped:
+            return
+        now = self._clock()
         for reason, detail in skipped.items():
-            if reason not in self._warned:
-                self._warned.add(reason)
+            if now - self._warned.get(reason, -math.inf) >= WARN_AGAIN_SECONDS:
+                self._warned[reason] = now
                 logger.warning(
                     "telemetry skipped an item (%s): %s; later ones are only counted in "
-                    "hisparse_telemetry_errors_total{reason=%r}",
-                    *(reason, detail, str(reason)),
+                    "hisparse_telemetry_errors_total{reason=%r} for the next %d minutes",
+                    *(reason, detail, str(reason), WARN_AGAIN_SECONDS // 60),
                 )

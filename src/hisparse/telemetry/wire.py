@@ -212,16 +212,25 @@ def _read_items(data: Mapping[str, Any], catalogue: Catalogue) -> OffloadingConn
     ranks = data.get(RANKS_KEY)
     parts = {**ranks, stats.rank: data} if isinstance(ranks, Mapping) else {stats.rank: data}
     for rank, part in parts.items():
-        if not isinstance(part, Mapping):
-            stats.skip(SkipReason.WRONG_TYPE, f"a rank's part must be a mapping, got {show(part)}")
+        try:
+            known = read_rank(rank)
+        except ItemError as error:
+            stats.skip(error.reason, str(error))
             continue
-        known = {*SECTIONS, "info", ERRORS_KEY, RANK_KEY, RANKS_KEY, _VERSION_KEY}
-        unknown = {key: part[key] for key in part if key not in known}
-        stats.aggregate({RANK_KEY: rank, **unknown, **({"info": part["info"]} if "info" in part else {})})
-        for section in SECTIONS:
-            if section in part:
-                stats.aggregate({RANK_KEY: rank, **_plain_section(section, part[section])})
+        if isinstance(part, Mapping):
+            _add_part(stats, known, part)
+        else:
+            stats.skip(SkipReason.WRONG_TYPE, f"a rank's part must be a mapping, got {show(part)}")
     return stats
+
+
+def _add_part(stats: OffloadingConnectorStats, rank: int | None, part: Mapping[Any, Any]) -> None:
+    known = {*SECTIONS, "info", ERRORS_KEY, RANK_KEY, RANKS_KEY, _VERSION_KEY}
+    others = {key: value for key, value in part.items() if key not in known}
+    stats.merge_as({**others, **({"info": part["info"]} if "info" in part else {})}, rank)
+    for section in SECTIONS:
+        if section in part:
+            stats.merge_as(_plain_section(section, part[section]), rank)
 
 
 def _plain_section(section: Section, values: Any) -> dict[str, Any]:
