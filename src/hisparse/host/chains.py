@@ -86,15 +86,16 @@ class PageChains:
             run = self._runs.get(self._page_of.get(keys[start], ROOT))
             if run is None or run.parent != parent:
                 break
-            asked = keys[start : start + len(run.keys)]
-            same = len(asked) if asked == run.keys else _common(run.keys, asked)
+            asked = keys[start : start + len(run.keys)] if start or len(keys) > len(run.keys) else keys
+            own = run.keys[: len(asked)] if len(asked) < len(run.keys) else run.keys
+            same = len(own) if asked == own else _common(own, asked)
             found.append((run, same))
             if same < len(run.keys):
                 break
             parent, start = run.pages[-1], start + same
         return found
 
-    def path(self, pages: NDArray[np.int32]) -> list[tuple[Run, int]]:
+    def path(self, pages: NDArray[np.integer]) -> list[tuple[Run, int]]:
         """Return the runs that hold `pages`, which must be a chain from its beginning.  Reads only.
 
         Raises:

@@ -15,6 +15,7 @@ from hisparse.layout import PageKey
 from hisparse.policies import make_policy
 
 Pages = NDArray[np.int32]
+Numbers = NDArray[np.integer]
 
 
 class PrefixIndex:
@@ -64,13 +65,13 @@ class PrefixIndex:
         """Samples that nobody took in time; see `take_times`."""
         return self._times.dropped
 
-    def has(self, pages: Pages) -> NDArray[np.bool_]:
+    def has(self, pages: Numbers) -> NDArray[np.bool_]:
         """Tell which of the pages are indexed, bool ``[P]``.  Reads only."""
         return self._chains.heads[pages] >= 0
 
     def lookup(self, keys: Sequence[PageKey]) -> Pages:
         """int32 ``[P]``: the pages of the longest indexed prefix of `keys`.  Reads only."""
-        parts = [run.table(num_pages) for run, num_pages in self._chains.match(list(keys))]
+        parts = [run.table(num_pages) for run, num_pages in self._chains.match([*keys])]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     def count_admission(self, *, queried: int, hit: int) -> None:
@@ -118,7 +119,7 @@ class PrefixIndex:
         self._times.enter(added)
         return added
 
-    def reuse(self, pages: Pages) -> None:
+    def reuse(self, pages: Numbers) -> None:
         """Note that pages, a chain from its beginning, are used again.
 
         Raises:
@@ -134,7 +135,7 @@ class PrefixIndex:
             if run.idle:
                 self._policy.touch(run.name)
 
-    def hold(self, pages: Pages) -> None:
+    def hold(self, pages: Numbers) -> None:
         """Idle pages are in use from now on."""
         self._idle[pages] = False
         self._num_idle -= pages.size
@@ -143,7 +144,7 @@ class PrefixIndex:
             if not run.idle:
                 self._policy.remove(run.name)
 
-    def release(self, pages: Pages) -> None:
+    def release(self, pages: Numbers) -> None:
         """Pages in use are idle from now on; the last ones of a chain are the first to go."""
         self._idle[pages] = True
         self._num_idle += pages.size
@@ -171,6 +172,17 @@ class PrefixIndex:
             wanted -= int(np.count_nonzero(self._idle[pages]))
             self._forget(pages)
             left.append(pages)
+        return np.concatenate(left)
+
+    def remove(self, page: int) -> Pages:
+        """Take an indexed page and all that follow it out of the index; returns them, the last of a chain first."""
+        run = self._chains.run_of(page)
+        if run.pages[0] != page:
+            self._split(run, run.pages.index(page))
+        left = [np.empty(0, np.int32)]
+        while run.pages:
+            left.append(self._cut(self._chains.leaf(run), self._num_idle + 1, whole=True))
+            self._forget(left[-1])
         return np.concatenate(left)
 
     def clear(self) -> Pages:
@@ -213,10 +225,10 @@ class PrefixIndex:
                 f"{len(self._named)}"
             )
 
-    def _by_run(self, pages: Pages) -> list[tuple[Run, int]]:
+    def _by_run(self, pages: Numbers) -> list[tuple[Run, int]]:
         """Return the runs of indexed pages with the pages of each, the last of a chain first."""
         heads = self._chains.heads[pages]
-        cuts = [0, *(np.flatnonzero(heads[1:] != heads[:-1]) + 1).tolist(), heads.size]
+        cuts = [0, *((heads[1:] != heads[:-1]).nonzero()[0] + 1).tolist(), heads.size]
         return [
             (self._chains.run_of(int(pages[one])), other - one) for one, other in reversed([*pairwise(cuts)]) if other
         ]

@@ -79,15 +79,13 @@ class RequestPages:
         if length == claim.length:
             return
         tail_rows = claim.length % self._ledger.page_rows
-        shared = tail_rows > 0 and bool(self._ledger.shares[claim.pages[claim.held - 1]] > 1)
-        new_pages = pages_for(length, self._ledger.page_rows) - claim.held + shared
-        if new_pages == 0:
+        new_pages = pages_for(length, self._ledger.page_rows) - claim.held
+        shared = tail_rows > 0 and self._ledger.must_copy(claim, new_pages)
+        if new_pages + shared == 0:
             # nearly every decode step: growing by no page took 12 us a request
             self._ledger.fill(claim, length)
             return
-        if shared:
-            self._ledger.check_leaving(claim.table[-1:])
-        taken = self._take(new_pages)
+        taken = self._take(new_pages + shared)
         if shared:
             self._copy_rows(int(claim.table[-1]), int(taken[0]), tail_rows)
         self._ledger.grow(claim, length, replace_tail=shared)

@@ -1,0 +1,389 @@
+"""Pages of requests that ended: found by key, shared, copied before they change, evicted before a promise fails."""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hisparse.errors import AccountingError, DiskFullError, HostPoolFullError, PositionError, StateError
+from hisparse.host import HostPool, RequestPages
+from hisparse.host.ledger import PageLedger
+from hisparse.layout import page_keys
+
+MakePool = Callable[..., HostPool]
+ROW_BYTES = 8
+
+
+def keys_of(tokens: str, salt: str | None = None) -> list[bytes]:
+    """Return the keys of the full pages of 4 tokens, a letter a token."""
+    return page_keys(list(tokens.encode()), 4, model="m", revision=None, dtype="u1", row_format="test", salt=salt)
+
+
+def data_of(tokens: str) -> np.ndarray:
+    """Return rows that say their token and their position."""
+    letters = np.frombuffer(tokens.encode(), np.uint8)
+    return np.stack([letters, np.arange(len(tokens), dtype=np.uint8), *[letters] * (ROW_BYTES - 2)], axis=1)
+
+
+def run(pool: HostPool, tokens: str, *, max_positions: int = 24, publish: bool = True) -> RequestPages:
+    """Admit a request, compute what is not found, and publish all full pages."""
+    request = pool.admit(max_positions, keys=keys_of(tokens))
+    first = request.length
+    request.extend(len(tokens))
+    pool.write(0, request.rows(np.arange(first, len(tokens))), data_of(tokens)[first:])
+    if publish:
+        request.publish(keys_of(tokens))
+    return request
+
+
+def read(pool: HostPool, request: RequestPages) -> str:
+    """Return the tokens of a request by its rows, which must be in their places."""
+    out = np.empty((request.length, ROW_BYTES), np.uint8)
+    pool.read(0, request.rows(np.arange(request.length)), out)
+    np.testing.assert_array_equal(out, data_of(bytes(out[:, 0]).decode()))
+    return bytes(out[:, 0]).decode()
+
+
+def counts(pool: HostPool) -> tuple[int, int, int, int]:
+    """Return free, used, reserved and cached pages after a recount."""
+    pool.check()
+    return pool.free_pages, pool.used_pages, pool.reserved_pages, pool.cached_pages
+
+
+@pytest.fixture
+def pool(make_pool: MakePool) -> Iterator[HostPool]:
+    """Return a pool of 12 pages of 4 rows."""
+    return make_pool(12, 4, (ROW_BYTES,))
+
+
+def test_a_later_request_begins_with_what_an_earlier_one_left(pool: HostPool) -> None:
+    """Published pages stay when their request ends, and a request with the same beginning has their rows at once."""
+    run(pool, "abcdefghij").close()
+    assert counts(pool) == (12, 0, 0, 2)
+    later = pool.admit(24, keys=keys_of("abcdefghijkl"))
+    assert (later.length, later.pages.size) == (8, 2)
+    assert read(pool, later) == "abcdefgh"
+    assert counts(pool) == (6, 2, 4, 0)
+    later.close()
+    assert counts(pool) == (12, 0, 0, 2)
+
+
+def test_pages_under_other_identities_are_not_found(pool: HostPool) -> None:
+    """The same tokens under another salt begin from nothing."""
+    run(pool, "abcdefgh").close()
+    for salt in ("", "tenant"):
+        request = pool.admit(8, keys=keys_of("abcdefgh", salt))
+        assert request.length == 0
+        request.close()
+
+
+def test_only_full_pages_can_be_published(pool: HostPool) -> None:
+    """More keys than full pages are refused, and nothing is found afterwards."""
+    request = run(pool, "abcdefg", publish=False)
+    with pytest.raises(PositionError, match="2 keys for a request of 1 full pages of 4 rows"):
+        request.publish(keys_of("abcdefgh"))
+    assert request.publish(keys_of("abcd")) == 1
+    assert request.publish(keys_of("abcd")) == 0
+    request.close()
+    with pytest.raises(StateError, match="closed"):
+        request.publish(keys_of("abcd"))
+    assert counts(pool) == (12, 0, 0, 1)
+
+
+def test_a_prefix_is_no_longer_than_the_request(pool: HostPool) -> None:
+    """A request that may not become as long as what is cached begins with as many whole pages as fit."""
+    run(pool, "abcdefghijkl").close()
+    request = pool.admit(7, keys=keys_of("abcdefghijkl"))
+    assert (request.length, request.promised_pages) == (4, 2)
+    with pytest.raises(PositionError, match="a prefix of 12 positions is longer than max_positions 11"):
+        pool.ledger.open(11, pool.ledger.index.lookup(keys_of("abcdefghijkl")))
+    request.close()
+
+
+def test_a_stale_lookup_is_refused(pool: HostPool) -> None:
+    """Pages looked up and evicted since can't be opened; the ledger is as it was."""
+    run(pool, "abcdefgh").close()
+    pages = pool.ledger.index.lookup(keys_of("abcdefgh"))
+    assert pool.ledger.evict(1) == 1
+    with pytest.raises(StateError, match="look its keys up again"):
+        pool.ledger.open(24, pages)
+    assert counts(pool) == (12, 0, 0, 1)
+
+
+def test_a_shared_prefix_is_copied_before_it_changes(pool: HostPool) -> None:
+    """A request cut into a published page writes to a copy: whoever shares the page, now or later, keeps its rows."""
+    first = run(pool, "abcdefgh", max_positions=12)
+    second = pool.admit(12, keys=keys_of("abcdefgh"))
+    second.truncate(6)
+    second.extend(7)
+    pool.write(0, second.rows(np.array([6])), data_of("abcdefX")[6:])
+    assert (read(pool, first), read(pool, second)) == ("abcdefgh", "abcdefX")
+    first.close()
+    second.close()
+    third = pool.admit(12, keys=keys_of("abcdefgh"))
+    assert read(pool, third) == "abcdefgh"
+    third.close()
+
+
+def test_a_published_page_is_not_written_by_its_own_request(pool: HostPool) -> None:
+    """Writing to a published page is refused until the request is cut and extended, and then meets a copy."""
+    request = run(pool, "abcdefgh")
+    row = request.rows(np.array([6]))
+    with pytest.raises(StateError, match=r"lies in page 1, which is published; truncate its request"):
+        pool.write(0, row, data_of("abcdefX")[6:])
+    request.truncate(6)
+    request.extend(8)
+    pool.write(0, request.rows(np.array([6, 7])), data_of("abcdefXY")[6:])
+    assert read(pool, request) == "abcdefXY"
+    assert request.publish(keys_of("abcdefXY")) == 1
+    request.close()
+    with pytest.raises(PositionError, match="no request holds"):
+        pool.write(0, row, data_of("abcdefX")[6:])
+    for tokens in ("abcdefgh", "abcdefXY"):
+        again = pool.admit(8, keys=keys_of(tokens))
+        assert read(pool, again) == tokens
+        again.close()
+
+
+def test_beams_over_a_prefix_part_at_their_own_rows(pool: HostPool) -> None:
+    """Copies of a request that began with cached pages share them, and each extends into pages of its own."""
+    run(pool, "abcdefgh").close()
+    beams = pool.rearrange([pool.admit(12, keys=keys_of("abcdefgh"))], [0, 0, 0])
+    for beam, letter in zip(beams, "XYZ", strict=True):
+        beam.truncate(7)
+        beam.extend(9)
+        pool.write(0, beam.rows(np.array([7, 8])), data_of("abcdefg" + 2 * letter)[7:])
+    assert [read(pool, beam) for beam in beams] == ["abcdefgXX", "abcdefgYY", "abcdefgZZ"]
+    assert counts(pool) == (3, 7, 2, 1)
+    for beam in beams:
+        beam.publish(keys_of(read(pool, beam)))
+        beam.close()
+    assert counts(pool) == (12, 0, 0, 5)
+
+
+def test_cached_pages_never_stand_in_the_way_of_a_promise(pool: HostPool) -> None:
+    """A pool full of cached pages admits as many requests as an empty one, and each gets every page."""
+    for start in range(6):
+        run(pool, "".join(chr(97 + start + idx) for idx in range(8)), max_positions=8).close()
+    assert counts(pool) == (12, 0, 0, 12)
+    requests = [pool.admit(16) for _ in range(3)]
+    with pytest.raises(HostPoolFullError, match=r"1 pages needed, 0 free of 12 \(0 used, 12 reserved\)"):
+        pool.admit(1)
+    for length in range(1, 17):
+        for request in requests:
+            request.extend(length)
+            pool.check()
+    assert counts(pool) == (0, 12, 0, 0)
+
+
+def test_the_prefix_of_a_running_request_is_not_evicted(pool: HostPool) -> None:
+    """Under pressure the pages that a request shares stay, and others give way."""
+    run(pool, "abcdefgh", max_positions=8).close()
+    run(pool, "stuvwxyz", max_positions=8).close()
+    sharing = pool.admit(8, keys=keys_of("abcdefgh"))
+    filling = pool.admit(40)
+    filling.extend(40)
+    assert counts(pool) == (0, 12, 0, 0)
+    assert read(pool, sharing) == "abcdefgh"
+    assert pool.ledger.index.lookup(keys_of("stuvwxyz")).size == 0
+
+
+def test_prefix_tokens_are_counted_once_an_admission(pool: HostPool) -> None:
+    """Queried and found tokens count when a request is admitted: not when it is refused, nor without keys."""
+    run(pool, "abcdefgh", max_positions=8).close()
+    assert (pool.prefix_queried_tokens, pool.prefix_hit_tokens) == (8, 0)
+    blocking = pool.admit(48)
+    for _ in range(5):
+        with pytest.raises(HostPoolFullError):
+            pool.admit(12, keys=keys_of("abcdefghijkl"))
+    blocking.close()
+    pool.admit(12, keys=keys_of("abcdefghijkl")).close()
+    assert (pool.prefix_queried_tokens, pool.prefix_hit_tokens) == (20, 8)
+
+
+def test_a_full_disk_takes_cached_pages_before_a_running_request(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file can't grow, a promised page is one whose room on the disk was taken by a cached one."""
+    pool = make_pool(12, 4, (ROW_BYTES,), f"disk:{tmp_path}")
+    run(pool, "abcdefgh", max_positions=8).close()
+    limit = 2
+
+    def ensure(pages: int) -> None:
+        if pages > limit:
+            raise DiskFullError("the disk is full")
+
+    monkeypatch.setattr(pool._storage, "ensure", ensure)
+    request = pool.admit(12)
+    request.extend(8)
+    with pytest.raises(DiskFullError):
+        request.extend(12)
+    assert request.length == 8
+    assert sorted(request.pages.tolist()) == [0, 1]
+    assert counts(pool) == (9, 2, 1, 0)
+
+
+# ------------------------------------------------------------------------- pins
+
+
+def test_a_page_in_flight_is_not_freed_with_its_request(pool: HostPool) -> None:
+    """Pages of a request that ends during their transfer are freed, or cached, by the last unpin."""
+    request = run(pool, "abcdefgh", max_positions=12)
+    request.extend(9)
+    pages = request.pages
+    for _ in range(2):
+        pool.ledger.pin(pages)
+    request.close()
+    assert counts(pool) == (9, 3, 0, 0)
+    assert pool.ledger.evict(9) == 0
+    pool.ledger.unpin(pages)
+    assert counts(pool) == (9, 3, 0, 0)
+    pool.ledger.unpin(pages)
+    assert counts(pool) == (12, 0, 0, 2)
+
+
+def test_a_page_is_not_freed_twice(pool: HostPool) -> None:
+    """One unpin too many is refused by name and changes nothing, alone or in a batch."""
+    request = run(pool, "abcdefgh", max_positions=8, publish=False)
+    pages = request.pages
+    pool.ledger.pin(pages)
+    request.close()
+    request.close()
+    with pytest.raises(StateError, match="page 1 is pinned 1 times, cannot unpin it 2 times"):
+        pool.ledger.unpin(pages[[0, 1, 1]])
+    assert counts(pool) == (10, 2, 0, 0)
+    pool.ledger.unpin(pages)
+    for _ in range(3):
+        with pytest.raises(StateError, match="page 0 is pinned 0 times"):
+            pool.ledger.unpin(pages)
+    assert counts(pool) == (12, 0, 0, 0)
+
+
+def test_pins_that_cannot_hold_are_refused(pool: HostPool) -> None:
+    """A free page, a page outside the pool, and a cached page promised to others can't be pinned."""
+    run(pool, "abcdefgh", max_positions=8).close()
+    with pytest.raises(StateError, match="page 5 is free"):
+        pool.ledger.pin(np.array([0, 5], np.int32))
+    for page in (-1, 12):
+        with pytest.raises(PositionError, match="a page is outside 0 to 11"):
+            pool.ledger.pin(np.array([0, page], np.int32))
+    blocking = pool.admit(48)
+    with pytest.raises(HostPoolFullError, match="2 pages needed, 0 free"):
+        pool.ledger.pin(np.array([0, 1], np.int32))
+    assert not pool.ledger.pins.any()
+    blocking.close()
+    pool.ledger.pin(np.array([0, 1], np.int32))
+    assert counts(pool) == (10, 2, 0, 0)
+    assert pool.admit(8, keys=keys_of("abcdefgh")).length == 8
+    pool.ledger.unpin(np.array([0, 1], np.int32))
+
+
+def test_a_page_in_flight_outlives_its_key(pool: HostPool) -> None:
+    """Where a page must go that a pinned one follows, the pinned one loses its key only, and is freed when unpinned."""
+    run(pool, "abcdefgh", max_positions=8).close()
+    pool.ledger.pin(np.array([1], np.int32))
+    filling = pool.admit(44)
+    filling.extend(44)
+    assert counts(pool) == (0, 12, 0, 0)
+    assert 1 not in filling.pages
+    pool.ledger.unpin(np.array([1], np.int32))
+    assert counts(pool) == (1, 11, 0, 0)
+
+
+def test_a_promise_is_not_broken_by_a_page_in_flight(pool: HostPool) -> None:
+    """A full pool refuses a cut, or a copy on write, that would leave a page in flight without a page in its place."""
+    request = run(pool, "abcdefgh", max_positions=48)
+    pool.ledger.pin(request.pages)
+    for length in (0, 4):
+        with pytest.raises(HostPoolFullError, match="in flight, 0 free of 12; wait for their transfers"):
+            request.truncate(length)
+    request.truncate(6)
+    with pytest.raises(HostPoolFullError, match="1 of the pages to be given up are in flight"):
+        request.extend(7)
+    assert (request.length, read(pool, request)) == (6, "abcdef")
+    pool.ledger.unpin(request.pages)
+    request.extend(48)
+    assert counts(pool) == (0, 12, 0, 0)
+
+
+def test_every_exit_leaves_the_same_pages(pool: HostPool) -> None:
+    """Close, close with pins, cut to nothing, fork and rearrange: references and pins all come back to zero."""
+    for _ in range(3):
+        one = run(pool, "abcdefgh", max_positions=12)
+        two = one.fork()
+        pool.ledger.pin(two.pages)
+        one.truncate(0)
+        (three,) = pool.rearrange([one, two], [1])
+        three.close()
+        pool.ledger.unpin(np.array([0, 1], np.int32))
+        assert not pool.ledger.references.any()
+        assert not pool.ledger.pins.any()
+        assert counts(pool) == (12, 0, 0, 2)
+
+
+# ------------------------------------------------------------------ start and end
+
+
+def test_rows_of_an_earlier_process_are_adopted(pool: HostPool) -> None:
+    """Free pages can be cached under a chain of keys; pages in use, or given twice, are refused whole."""
+    keys = keys_of("abcdefghijkl")
+    assert pool.ledger.adopt(keys, np.array([7, 2, 9], np.int32)) == 3
+    assert counts(pool) == (12, 0, 0, 3)
+    request = pool.admit(48, keys=keys)
+    assert request.pages.tolist() == [7, 2, 9]
+    for pages in ([7, 2, 9, 2], [7, 2, 9, 10, 10]):
+        with pytest.raises(StateError, match=r"is not free|given twice"):
+            pool.ledger.adopt([*keys, *keys_of("zzzzyyyy")][: len(pages)], np.array(pages, np.int32))
+    with pytest.raises(StateError, match="1 pages were given for 2 keys"):
+        pool.ledger.adopt(keys_of("zzzzyyyy"), np.array([1], np.int32))
+    request.extend(48)
+    assert counts(pool) == (0, 12, 0, 0)
+
+
+def test_forgetting_all_keys_frees_what_nobody_holds(pool: HostPool) -> None:
+    """After a reset nothing is cached or found; running requests keep their pages and may write them again."""
+    run(pool, "abcdefgh", max_positions=8).close()
+    request = run(pool, "stuvwxyz", max_positions=8)
+    assert pool.ledger.clear_index() == 2
+    assert counts(pool) == (10, 2, 0, 0)
+    pool.write(0, request.rows(np.array([7])), data_of("stuvwxyZ")[7:])
+    assert pool.admit(8, keys=keys_of("abcdefgh")).length == 0
+    assert request.publish(keys_of("stuvwxyZ")) == 2
+
+
+def test_memory_stays_flat_over_many_requests(make_pool: MakePool) -> None:
+    """A thousand further requests through a small pool, each published and evicted, leave no memory behind."""
+    pool = make_pool(12, 4, (ROW_BYTES,), "ram")
+
+    def serve(first: int, stop: int) -> None:
+        for number in range(first, stop):
+            tokens = f"{number % 7}" * 4 + f"{number:08d}"
+            run(pool, tokens).close()
+        pool.ledger.index.take_times()
+
+    serve(0, 200)
+    tracemalloc.start()
+    serve(200, 400)
+    before, _ = tracemalloc.get_traced_memory()
+    serve(400, 1400)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 32 * 1024
+    assert counts(pool)[3] == 12
+
+
+def test_the_recount_finds_wrong_caching() -> None:
+    """A cached page on the stack, and a page that may wrongly be written, are found."""
+    for damage, message in (
+        (lambda ledger: ledger._push(np.array([0], np.int32)), r"free 10 .* != 9|stack 9 \+ used 0 \+ cached 1 != 9"),
+        (lambda ledger: ledger.shares.__setitem__(0, 0), "what may be written"),
+        (lambda ledger: ledger.pins.__setitem__(0, 1), "stack 8 .* used 1 .* cached 0"),
+    ):
+        ledger = PageLedger(9, 4)
+        ledger.adopt(keys_of("abcd"), np.array([0], np.int32))
+        ledger.check()
+        damage(ledger)
+        with pytest.raises(AccountingError, match=message):
+            ledger.check()
