@@ -239,11 +239,11 @@ class OffloadingConnectorStats(KVConnectorStats):
         if other.errors:
             self._merge_errors(other.errors)
         own = other.own
-        if other.has_ranks:
-            for spoken, table in other.tables.items():
-                if table is not own:
-                    self._merge_table(spoken, table)
-        self._merge_table(rank, own)
+        if not other.has_ranks:
+            self._merge_table(rank, own)
+            return
+        for spoken, table in other.tables.items():
+            self._merge_table(rank if table is own else spoken, table)
 
     @classmethod
     def of_ranks(cls, stats_by_rank: Mapping[int, "OffloadingConnectorStats"]) -> "OffloadingConnectorStats | None":

@@ -160,14 +160,19 @@ class KVConnectorStats(ABC):
         """Add the plain form `data` as `rank` said it, whatever rank it names itself."""
         if (errors := data.get(ERRORS_KEY)) is not None:
             self._merge_errors(errors)
+        reserved = {ERRORS_KEY, RANK_KEY, RANKS_KEY}
+        own = {key: value for key, value in data.items() if key not in reserved}
+        # What is said for the whole engine first: levels of ranks beside it were said later, or they were gone.
+        if rank is None:
+            self._merge_rank(rank, own)
         ranks = data.get(RANKS_KEY)
         if isinstance(ranks, Mapping):
-            for other, part in ranks.items():
-                self._merge_part(other, part)
+            for other in sorted(ranks, key=lambda rank: rank not in {"", None}):
+                self._merge_part(other, ranks[other])
         elif ranks is not None:
             self.skip(SkipReason.WRONG_TYPE, f"{RANKS_KEY} must be a mapping, got {show(ranks)}")
-        reserved = {ERRORS_KEY, RANK_KEY, RANKS_KEY}
-        self._merge_rank(rank, {key: value for key, value in data.items() if key not in reserved})
+        if rank is not None:
+            self._merge_rank(rank, own)
 
     def _merge_part(self, rank: Any, part: Any) -> None:
         try:

@@ -211,7 +211,7 @@ def _read_items(data: Mapping[str, Any], catalogue: Catalogue) -> OffloadingConn
     stats.aggregate({key: data[key] for key in (ERRORS_KEY, RANK_KEY) if key in data})
     ranks = data.get(RANKS_KEY)
     parts = {**ranks, stats.rank: data} if isinstance(ranks, Mapping) else {stats.rank: data}
-    for rank, part in parts.items():
+    for rank, part in sorted(parts.items(), key=lambda item: item[0] not in {"", None}):
         try:
             known = read_rank(rank)
         except ItemError as error:
