@@ -55,8 +55,7 @@ class HiSparseCache(RowCache):
             order: Recency order, ``"stack"`` (exact miss-ratio curves) or ``"vllm"`` (peer parity).
             backend: ``"numba"`` or ``"reference"``.
             telemetry: Where counts go about once a second, at every `stats`, `reset` and `close`.
-            link_bytes_per_second: Speed of copies from the host pool to the device, for telemetry; default
-                measured once in about 10 ms where the pool is in memory, and not told where it is on disk.
+            link_bytes_per_second: Speed of copies to the device, for telemetry; default measured, for a pool in memory.
 
         Raises:
             UnsupportedModelError: The model can't be served; says why.
