@@ -72,6 +72,18 @@ def test_bytes_and_configuration_are_told_when_they_change_and_once_a_period() -
     assert HostLevels().usage_ratio == 0
 
 
+def test_a_pool_that_fails_ends_no_step() -> None:
+    """A source of levels that raises is counted, and the step goes on without levels."""
+
+    class Failing(Pool):
+        def levels(self) -> HostLevels:
+            raise OSError("no pool")
+
+    stats = scheduler_of(Failing()).get_kv_connector_stats()
+    assert stats is not None
+    assert (stats.errors, stats.data["host_cache_usage_perc"]) == ({"internal": 1}, [])
+
+
 def test_a_worker_hands_its_samples_out() -> None:
     """The worker side is a `HiSparseConnectorWorker`: flushed by a reset, ended by a shutdown."""
     device, ledger = Device(looks=5), Ledger()

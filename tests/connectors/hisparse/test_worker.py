@@ -231,6 +231,21 @@ def test_counters_of_this_process_are_read_at_once() -> None:
     assert ledger["hisparse_host_link_bytes_per_second",] == 5e9
 
 
+def test_a_link_that_cannot_be_measured_costs_no_counts() -> None:
+    """Where the speed of the link raises, it is not told, and everything else is."""
+
+    def refuse() -> float:
+        raise OSError("no memory to measure with")
+
+    counters = [GroupCounters(requests=1, layers=len(members)) for members in GROUPS]
+    source = GroupCounterSource(GROUPS, counters, link_bytes_per_second=refuse)
+    worker, ledger = HiSparseConnectorWorker(source, clock=Clock()), Ledger()
+    count(counters[0], 12, 4)
+    ledger.take(worker.get_kv_connector_stats())
+    assert ledger.selections == (12, 4)
+    assert ("hisparse_host_link_bytes_per_second",) not in ledger.totals
+
+
 def count(counters: GroupCounters, hits: int, misses: int) -> None:
     """Count one step of one request, and a gather of 10 bytes a miss in the group's first layer."""
     counters.record_selection(np.array([0], np.int32), np.array([[hits, misses, 0, 0]], np.int64), hits + misses)

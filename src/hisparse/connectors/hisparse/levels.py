@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hisparse.connectors.hisparse.schedule import Schedule
-from hisparse.telemetry import HiSparseConnectorStats
+from hisparse.telemetry import HiSparseConnectorStats, SkipReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,12 @@ class LevelRecorder:
         self._told = HostLevels()
 
     def record(self, stats: HiSparseConnectorStats) -> None:
-        """Record the levels now in `stats`."""
-        levels = self._source.levels()
+        """Record the levels now in `stats`; a source that raises is counted there, and tells nothing."""
+        try:
+            levels = self._source.levels()
+        except Exception as error:  # noqa: BLE001  a pool that can't be asked must not end a scheduling step
+            stats.skip(SkipReason.INTERNAL, f"{type(error).__name__} while reading levels: {error}")
+            return
         stats.record_host_usage(levels.usage_ratio, levels.pending_page_transfers)
         self._period.count_call()
         if levels == self._told and not self._period.is_due():

@@ -70,7 +70,11 @@ class GroupCounterSource:
 
     def request(self) -> PendingSample:
         """Return the totals, ready at once."""
-        return _Ready(replace(self._totals().since(self._before), link_bytes_per_second=self._link_bytes_per_second()))
+        try:
+            link = self._link_bytes_per_second()
+        except Exception:  # noqa: BLE001  a speed that nobody can tell is not known, and no reason to lose counts
+            link = 0.0
+        return _Ready(replace(self._totals().since(self._before), link_bytes_per_second=link))
 
     def _totals(self) -> CounterTotals:
         """Return independent copies of everything counted."""
