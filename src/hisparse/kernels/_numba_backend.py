@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hisparse.errors import AccountingError
 from hisparse.kernels import _numba_stack, _numba_vllm
-from hisparse.kernels._numba_arrays import FAULT, Record, State
+from hisparse.kernels._numba_arrays import FAULT, Addresses, Sizes, State
 from hisparse.kernels.addressing import PageTable, StepAddresses
 from hisparse.kernels.backend import ResidencySettings
 from hisparse.kernels.resolution import COUNT_FIELDS, Resolution
@@ -91,7 +91,7 @@ class NumbaBackend:
         return None if found == FAULT else self._resolution(found, slots, counts)
 
     def resolve_rows(
-        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, limit: int
+        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, *, limit: int
     ) -> tuple[Resolution, StepAddresses] | None:
         """As `resolve`, where nothing is resident and positions lie below `limit`; and address the step."""
         slots, counts = np.empty(topk.shape, np.int32), np.empty((len(topk), len(COUNT_FIELDS)), np.int64)
@@ -125,20 +125,22 @@ class NumbaBackend:
         settings, scratch = self._settings, self._scratch
         page_rows = settings.page_rows
         shift = page_rows.bit_length() - 1 if page_rows & (page_rows - 1) == 0 else -1
-        record = Record(
+        sizes = Sizes(
             requests=settings.max_requests,
             hot_slots=settings.hot_slots,
             max_positions=settings.max_positions,
             log_entries=self._state.log.shape[1],
             page_rows=page_rows,
             page_shift=shift,
-            **{name: array.ctypes.data for name, array in self._state._asdict().items()},
             scratch_size=scratch.size,
+        )
+        addresses = Addresses(
+            **{name: array.ctypes.data for name, array in self._state._asdict().items()},
             misses=scratch.misses.ctypes.data,
             runs=scratch.runs.ctypes.data,
             rows=scratch.rows.ctypes.data,
         )
-        return np.array(record, np.int64)
+        return np.array([*sizes, *addresses], np.int64)
 
     def invalidate(self, request: int, positions: NDArray[np.int64]) -> None:
         """Make the slots that hold `positions` forget them; recency stays."""

@@ -85,7 +85,7 @@ class ReferenceBackend:
         return Resolution(slots, request_.copy(), position.copy(), slot.copy(), counts)
 
     def resolve_rows(
-        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, limit: int
+        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, *, limit: int
     ) -> tuple[Resolution, StepAddresses] | None:
         """As `resolve`, where nothing is resident and positions lie below `limit`; and address the step."""
         if (topk[requests != PADDING] >= limit).any():

@@ -90,7 +90,7 @@ class Backend(Protocol):
         """Resolve one step, or change nothing and return None because a value in `topk` is at fault."""
 
     def resolve_rows(
-        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, limit: int
+        self, requests: NDArray[np.int32], topk: NDArray[np.int32], pages: PageTable, *, limit: int
     ) -> tuple[Resolution, StepAddresses] | None:
         """As `resolve`, where nothing is resident and positions lie below `limit`; and address the step."""
 

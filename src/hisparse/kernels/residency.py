@@ -127,7 +127,7 @@ class Residency:
         _faults.check_requests(requests, self.settings)
         _faults.check_array("topk", topk, (len(requests), self.settings.top_k))
         _faults.check_pages(pages, length, self.settings)
-        resolved = self._backend.resolve_rows(requests, topk, pages, min(length, self.settings.max_positions))
+        resolved = self._backend.resolve_rows(requests, topk, pages, limit=min(length, self.settings.max_positions))
         if resolved is None:
             fault = _faults.find_unheld(requests, topk, length)
             fault = fault or _faults.find_fault(requests, topk, None, settings=self.settings)
