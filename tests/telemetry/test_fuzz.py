@@ -9,9 +9,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from hisparse.telemetry import (
     CATALOGUE,
+    HiSparseConnectorStats,
     HiSparseKVConnectorStats,
     OffloadingConnectorStats,
     TelemetryPipeline,
+    decode_stats,
+    encode_stats,
+    merge_ranks,
+    merge_step,
 )
 from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY
 
@@ -45,7 +50,19 @@ OFFLOAD = st.fixed_dictionaries(
     {"types": st.dictionaries(NAMES, KINDS), "data": st.dictionaries(NAMES, SERIES | ANYTHING, max_size=4)},
     optional={"info": st.dictionaries(NAMES, ANYTHING, max_size=2), "newer": ANYTHING},
 )
-PAYLOADS = ANYTHING | HISPARSE | OFFLOAD
+RANKED = st.fixed_dictionaries(
+    {
+        "rank": LEAVES | st.integers(0, 3),
+        "ranks": st.dictionaries(st.sampled_from(["0", "1", "", "x", 2]), HISPARSE | OFFLOAD, max_size=3) | ANYTHING,
+    }
+)
+PAYLOADS = (
+    ANYTHING
+    | HISPARSE
+    | OFFLOAD
+    | st.tuples(HISPARSE | OFFLOAD, RANKED).map(lambda parts: parts[0] | parts[1])
+    | st.binary(max_size=16)
+)
 
 
 def exported(registry: CollectorRegistry) -> list[Any]:
@@ -58,14 +75,16 @@ def exported(registry: CollectorRegistry) -> list[Any]:
 @given(st.lists(PAYLOADS, max_size=3))
 def test_nothing_makes_aggregate_raise(payloads: list[Any]) -> None:
     """Any payload merges into either container without raising, and the result can be sent and read again."""
-    for kind in (HiSparseKVConnectorStats, OffloadingConnectorStats):
+    for kind in (HiSparseKVConnectorStats, HiSparseConnectorStats, OffloadingConnectorStats):
         stats = kind()
         for payload in payloads:
             assert stats.aggregate(payload) is stats
         assert "internal" not in stats.errors
-        again = kind(stats.to_dict())
-        assert (again.data, again.errors) == (stats.data, stats.errors)
+        for again in (kind(stats.to_dict()), decode_stats(encode_stats(kind().aggregate(stats)))):
+            assert type(again) is not kind or again == stats
         assert all(math.isfinite(value) for value in stats.reduce().values())
+    merged = merge_step(merge_ranks(payloads), payloads[0] if payloads else None)
+    assert merged is None or "internal" not in merged.errors
 
 
 @settings(deadline=None, max_examples=300)

@@ -72,17 +72,17 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """Tell whether nothing is recorded, skipped items included. Reads only."""
-        return not self.errors and not self._ranks and self.own.is_empty()
+        return not self.errors and not self.has_ranks and self.own.is_empty()
 
     @property
     def has_ranks(self) -> bool:
         """Tell whether something of another rank is kept. Reads only."""
-        return bool(self._ranks)
+        return any(not table.is_empty() for table in self._ranks.values())
 
     @property
     def tables(self) -> dict[int | None, SeriesTable]:
         """Series by rank, its own rank's among them; those of no rank first, since levels of ranks replace theirs."""
-        tables = {**self._ranks, self.rank: self.own}
+        tables = {rank: table for rank, table in self._ranks.items() if not table.is_empty()} | {self.rank: self.own}
         return {rank: tables[rank] for rank in sorted(tables, key=_none_first)}
 
     @tables.setter
@@ -336,7 +336,7 @@ class OffloadingConnectorStats(KVConnectorStats):
         return self.own.plain()
 
     def _plain_ranks(self) -> dict[int | None, dict[str, Any]]:
-        return {rank: self._ranks[rank].plain() for rank in sorted(self._ranks, key=_none_first)}
+        return {rank: table.plain() for rank, table in self.tables.items() if table is not self.own}
 
     def samples(self) -> Iterator[Sample]:
         """Yield every series, by rank where several spoke."""
