@@ -15,7 +15,7 @@ import pytest
 from hisparse.errors import CorruptPoolError, StorageError
 from hisparse.host import HostPool
 from hisparse.host.geometry import Geometry
-from hisparse.host.poolfile import PoolFile
+from hisparse.host.poolfile import private_file
 from hisparse.layout import RowFormat
 
 MakePool = Callable[..., HostPool]
@@ -216,7 +216,7 @@ def test_a_file_size_limit_is_an_error_and_not_a_signal(directory: Path) -> None
 
 def test_a_failed_read_says_why(directory: Path) -> None:
     """What the system says, how much was there, or that it can be read by now: one error each, with the place."""
-    file = PoolFile(directory, Geometry(4, 16, (1152,)))
+    file = private_file(directory, Geometry(4, 16, (1152,)))
     again = file.failed_read(4096, 1152)
     assert str(again).startswith(f"1152 B of {file.path} at 4096 could not be read, and now can; ")
     os.truncate(file.path, 5000)
@@ -235,7 +235,7 @@ def test_room_is_taken_where_the_system_has_no_call_for_it(directory: Path, monk
     """Without ``posix_fallocate`` and ``posix_fadvise`` a pool is made, and its blocks are there before a row is."""
     monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.delattr(os, "posix_fadvise")
-    file = PoolFile(directory, Geometry(64, 64, (1152,)))
+    file = private_file(directory, Geometry(64, 64, (1152,)))
     file.reserve(file.offsets[0], 1 << 20)
     assert file.path.stat().st_blocks * 512 >= 1 << 20
     file.close()

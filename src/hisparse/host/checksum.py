@@ -69,6 +69,15 @@ def _fill_checksums(region: Region, sums: NDArray[np.uint64], weights: NDArray[n
 
 
 @compiled
+def checksums_of(region: Region, rows: NDArray[np.int64], weights: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """uint64 ``[M]``: the checksum of each of the given rows of a region."""
+    sums = np.empty(rows.shape[0], np.uint64)
+    for idx in range(rows.shape[0]):
+        sums[idx] = row_checksum(region.address + rows[idx] * region.row_bytes, region.row_bytes, weights)
+    return sums
+
+
+@compiled
 def first_mismatch(region: Region, rows: NDArray[np.int64], expected: Expected) -> int:
     """Return the first m whose row ``rows[m]`` has not its expected checksum, -1 if all have.
 

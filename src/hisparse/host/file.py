@@ -9,23 +9,23 @@ from hisparse.errors import CorruptPoolError, DiskFullError, StateError
 from hisparse.host._compiled import Region
 from hisparse.host.checksum import Expected, checksum_rows, checksum_weights, first_mismatch
 from hisparse.host.geometry import Geometry
-from hisparse.host.poolfile import PoolFile
+from hisparse.host.poolfile import PoolFile, private_file
 from hisparse.host.readahead import fetch_rows, scratch_words
-from hisparse.host.storage import Rows
+from hisparse.host.storage import PassingStorage, Rows
 from hisparse.kernels import gather_rows
 
 # Disk space is taken for this much of every layer at a time, so that a decode step seldom asks for it.
 _BATCH_BYTES = 1 << 20
 
 
-class FileStorage:
+class FileStorage(PassingStorage):
     """Rows in a private file, one region per layer, mapped for reading and written by system calls.
 
     Checksums of all rows are kept in memory, 8 B a row.
     """
 
-    def __init__(self, geometry: Geometry, directory: str, *, verify: bool = True) -> None:
-        """Make the file in `directory`, which is made if missing.
+    def __init__(self, geometry: Geometry, where: str | PoolFile, *, verify: bool = True) -> None:
+        """Use an open file, or make one in the directory `where`, which is made if missing.
 
         Raises:
             StorageError: The directory or file cannot be used.
@@ -33,7 +33,7 @@ class FileStorage:
         """
         self.geometry = geometry
         self._verify = verify
-        self._file = PoolFile(Path(directory).expanduser(), geometry)
+        self._file = private_file(Path(where).expanduser(), geometry) if isinstance(where, str) else where
         everything = np.frombuffer(self._file.map(), np.uint8)
         self._regions: tuple[Rows, ...] = tuple(
             everything[offset : offset + geometry.rows * row_bytes].reshape(geometry.rows, row_bytes)

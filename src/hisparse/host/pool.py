@@ -8,17 +8,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse.errors import ArrayError, PositionError, SettingError, StateError
+from hisparse.errors import ArrayError, PositionError, StateError
 from hisparse.host._compiled import compiled
-from hisparse.host.file import FileStorage
 from hisparse.host.geometry import Geometry
 from hisparse.host.ledger import PageLedger
+from hisparse.host.opening import identity_of, open_storage
 from hisparse.host.request import RequestPages
-from hisparse.host.storage import Allocate, RamStorage, Rows, Storage
+from hisparse.host.storage import Allocate, Recovery, Rows
 from hisparse.layout import PageKey, RowFormat, pages_for
 
 _BYTE, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
-_DISK = "disk:"
 _ANY_NUMBER = 2**31 - 1
 
 
@@ -30,7 +29,7 @@ class HostPool:
     ended, cached for later ones that begin alike.  One thread at a time may call a pool.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a setting, named where a pool is made
         self,
         pages: int,
         page_rows: int,
@@ -39,6 +38,7 @@ class HostPool:
         *,
         allocate: Allocate | None = None,
         verify: bool = True,
+        identity: str = "",
         policy: str = "lru",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,9 +48,12 @@ class HostPool:
             pages: Pages in the pool.
             page_rows: Rows in a page.
             layers: The row format of each layer.
-            storage: ``"ram"``, or ``"disk:DIR"`` for a file in that directory, made if missing.
+            storage: ``"ram"``, or ``"disk:DIR"`` for a file in that directory, made if missing; with
+                ``"disk:DIR?persist"`` published pages outlive the process.
             allocate: For ``"ram"``: provides each layer's memory, ``allocate(num_bytes) -> uint8 array``.
             verify: For ``"disk:DIR"``: whether rows read back are checked against what was written.
+            identity: For ``?persist``: whose rows they are, such as model, revision and rank. Other rows have
+                another file, and a page is found only by who wrote it.
             policy: Which cached pages give way first, a name of `hisparse.policies.POLICIES`.
             clock: Seconds, for the times that cached pages are kept and used.
 
@@ -60,8 +63,12 @@ class HostPool:
             DiskFullError: The disk has no room even for an empty pool.
         """
         self._geometry = Geometry.of(pages, page_rows, layers)
-        self._storage = _open_storage(self._geometry, storage, allocate=allocate, verify=verify)
         self._ledger = PageLedger(pages, page_rows, policy=policy, clock=clock)
+        self._storage = open_storage(
+            self._geometry, storage, allocate=allocate, verify=verify, identity=identity_of(identity, layers)
+        )
+        for keys, kept in self._storage.recovered():
+            self._ledger.adopt(keys, kept)
 
     def __enter__(self) -> Self:
         """Return the pool itself."""
@@ -128,6 +135,11 @@ class HostPool:
         """Bytes of the used pages over all layers."""
         return self._ledger.used_pages * self._geometry.page_bytes
 
+    @property
+    def recovery(self) -> Recovery | None:
+        """What the start found in a file that an earlier process left; None without ``?persist``."""
+        return self._storage.recovery
+
     def admit(self, max_positions: int, *, keys: Sequence[PageKey] = ()) -> RequestPages:
         """Promise room for a request of up to `max_positions` positions; free pages become reserved.
 
@@ -149,6 +161,9 @@ class HostPool:
         needed = pages_for(max_positions, self.page_rows)
         self._ledger.check_room(needed)
         self._storage.check_room(self._ledger.promised_pages + needed)
+        keys = keys[: max_positions // self.page_rows]
+        if self.recovery:
+            keys = keys[: self._storage.sound(self._ledger.index.lookup(keys))]
         return RequestPages(self._ledger, self._storage, self._ledger.admit(max_positions, keys))
 
     def rearrange(self, requests: Sequence[RequestPages], sources: Sequence[int]) -> list[RequestPages]:
@@ -288,14 +303,3 @@ def _first_refused(rows: NDArray[np.int64], references: NDArray[np.int32], page_
         if holders == 0 or holders > at_most:
             return idx
     return -1
-
-
-def _open_storage(geometry: Geometry, storage: str, *, allocate: Allocate | None, verify: bool) -> Storage:
-    if storage == "ram":
-        return RamStorage(geometry, allocate)
-    directory = storage.removeprefix(_DISK)
-    if not storage.startswith(_DISK) or not directory:
-        raise SettingError(f'storage must be "ram" or "disk:DIR", got {storage!r}')
-    if allocate is not None:
-        raise SettingError(f'allocate provides memory and means nothing for {storage!r}; use storage "ram"')
-    return FileStorage(geometry, directory, verify=verify)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from hisparse.errors import CorruptPoolError, DiskFullError, StorageError
+from hisparse.errors import CorruptPoolError, DiskFullError, HiSparseError, StorageError
 from hisparse.host.geometry import Geometry
 
 MAGIC = b"HISPARSE"
@@ -23,49 +23,65 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PoolFile:
-    """A private file of full length and no weight: blocks come with `reserve`.
+    """An open and locked file of known layout.
 
-    The file carries a lock for as long as its process lives, so a later start can tell it from one that a
-    killed process left.  It goes away at `close`, at exit, or at the next start in the same directory.
+    The lock lasts as long as the process, so a later start can tell the file from one that a killed process
+    left.  A private file goes away at `close`, at exit, or at the next start in the same directory.
     """
 
-    def __init__(self, directory: Path, geometry: Geometry) -> None:
-        """Make the file, sparse, in `directory`.
+    def __init__(self, path: Path, fd: int, offsets: tuple[int, ...], *, keep: bool = False) -> None:
+        """Take over an open and locked file.
 
-        Raises:
-            StorageError: The directory or the file cannot be made, locked or sized.
-            DiskFullError: Not even the header fits.
+        Args:
+            path: Its name.
+            fd: Its descriptor, closed at `close`.
+            offsets: Where each region begins, and where the file ends.
+            keep: Whether the file stays when it is closed.
         """
-        header = _header(geometry)
-        self.offsets = geometry.region_offsets(len(header))
-        self.size_bytes = self.offsets[-1]
-        with _explained(f"cannot use {directory} for a host pool"):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sweep(directory)
-            self.path, self.fd = _create(directory)
-        self._identity = os.fstat(self.fd).st_ino
-        self._release = weakref.finalize(self, _release, self.path, self.fd, identity=self._identity, owner=os.getpid())
-        try:
-            with _explained(
-                f"cannot make {self.path} of {self.size_bytes} B",
-                "lower host_pool_bytes or use another directory",
-            ):
-                os.pwrite(self.fd, header, 0)
-                os.ftruncate(self.fd, self.size_bytes)
-                if hasattr(os, "posix_fadvise"):  # not on macOS
-                    os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
-        except OSError:
-            self.close()
-            raise
+        self.path = path
+        self.fd = fd
+        self.offsets = offsets
+        self.size_bytes = offsets[-1]
+        identity = None if keep else os.fstat(fd).st_ino
+        self._release = weakref.finalize(self, _release, path, fd, identity=identity, owner=os.getpid())
 
     @property
     def closed(self) -> bool:
         """Whether `close` has been called."""
         return not self._release.alive
 
+    def start(self, header: bytes, *, reserved: int = 0) -> None:
+        """Give the file its length without its weight, and write its header last.
+
+        Args:
+            header: The first bytes.
+            reserved: Bytes at the beginning that the disk sets aside at once.
+
+        Raises:
+            StorageError: The system refuses the size.
+            DiskFullError: Not even that much fits.
+        """
+        remedy = "lower host_pool_bytes or use another directory"
+        with explained(f"cannot make {self.path} of {self.size_bytes} B", remedy):
+            os.ftruncate(self.fd, self.size_bytes)
+            if reserved:
+                self.reserve(0, reserved)
+            os.pwrite(self.fd, header, 0)
+            if hasattr(os, "posix_fadvise"):  # not on macOS
+                os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk.
+
+        Raises:
+            StorageError: The disk refuses.
+        """
+        with explained(f"cannot write {self.path} through to the disk", "check the disk"):
+            os.fdatasync(self.fd) if hasattr(os, "fdatasync") else os.fsync(self.fd)
+
     def map(self) -> mmap.mmap:
         """Map the whole file for reading at random: no read-ahead but the one asked for."""
-        with _explained(f"cannot map {self.path} of {self.size_bytes} B", "lower host_pool_bytes"):
+        with explained(f"cannot map {self.path} of {self.size_bytes} B", "lower host_pool_bytes"):
             mapping = mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
             mapping.madvise(mmap.MADV_RANDOM)
         return mapping
@@ -88,7 +104,7 @@ class PoolFile:
 
     def free_bytes(self) -> int:
         """Bytes the disk has for this process.  Reads only."""
-        with _explained(f"cannot ask for the free space of {self.path}"):
+        with explained(f"cannot ask for the free space of {self.path}"):
             status = os.fstatvfs(self.fd)
         return status.f_bavail * status.f_frsize
 
@@ -99,7 +115,7 @@ class PoolFile:
             DiskFullError: It has none.
             StorageError: It refuses for another reason.
         """
-        with _explained(f"cannot reserve {num_bytes} B for {self.path}", "free disk space or move the pool"):
+        with explained(f"cannot reserve {num_bytes} B for {self.path}", "free disk space or move the pool"):
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self.fd, offset, num_bytes)
             else:  # macOS
@@ -112,16 +128,32 @@ class PoolFile:
             DiskFullError: The disk has no room.
             StorageError: It refuses for another reason.
         """
-        with _explained(f"cannot write {len(data)} B to {self.path} at {offset}", "free disk space or move the pool"):
+        with explained(f"cannot write {len(data)} B to {self.path} at {offset}", "free disk space or move the pool"):
             while data:
                 written = os.pwrite(self.fd, data, offset)
                 data, offset = data[written:], offset + written
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """Read at an offset.
+
+        Raises:
+            StorageError: The disk fails.
+            CorruptPoolError: The file ends before.
+        """
+        parts = []
+        with explained(f"cannot read {num_bytes} B of {self.path} at {offset}", "check the disk"):
+            while num_bytes:
+                parts.append(os.pread(self.fd, num_bytes, offset))
+                if not parts[-1]:
+                    raise CorruptPoolError(f"{self.path} was cut: {num_bytes} B expected at {offset}, none found")
+                offset, num_bytes = offset + len(parts[-1]), num_bytes - len(parts[-1])
+        return b"".join(parts)
 
     def failed_read(self, offset: int, num_bytes: int) -> StorageError:
         """Read again what could not be read; returns the error that says why."""
         remedy = "end the requests that hold these rows, and check the disk"
         try:
-            with _explained(f"cannot read {num_bytes} B of {self.path} at {offset}", remedy):
+            with explained(f"cannot read {num_bytes} B of {self.path} at {offset}", remedy):
                 found = len(os.pread(self.fd, num_bytes, offset))
         except StorageError as error:
             return error
@@ -132,8 +164,29 @@ class PoolFile:
         return StorageError(f"{num_bytes} B of {self.path} at {offset} could not be read, and now can; {remedy}")
 
     def close(self) -> None:
-        """Close and remove the file; a child process that inherited it only closes it."""
+        """Close the file, and remove a private one; a child process that inherited it only closes it."""
         self._release()
+
+
+def private_file(directory: Path, geometry: Geometry) -> PoolFile:
+    """Make a file that ends with its pool, sparse, in `directory`, which is made if missing.
+
+    Raises:
+        StorageError: The directory or the file cannot be made, locked or sized.
+        DiskFullError: Not even the header fits.
+    """
+    header = _header(geometry)
+    with explained(f"cannot use {directory} for a host pool"):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(directory)
+        path, fd = _create(directory)
+    file = PoolFile(path, fd, geometry.region_offsets(len(header)))
+    try:
+        file.start(header)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def _header(geometry: Geometry) -> bytes:
@@ -166,26 +219,32 @@ def _sweep(directory: Path) -> None:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.pread(fd, len(MAGIC), 0) in (b"", MAGIC):
+                # Zeros: its process was killed before the header was written.
+                if os.pread(fd, len(MAGIC), 0) in (b"", bytes(len(MAGIC)), MAGIC):
                     path.unlink()
             finally:
                 os.close(fd)
 
 
-def _release(path: Path, fd: int, *, identity: int, owner: int) -> None:
+def _release(path: Path, fd: int, *, identity: int | None, owner: int) -> None:
     if os.getpid() == owner:
-        # The name may be gone, or belong to another file by now.
         with contextlib.suppress(OSError):
-            if path.stat().st_ino == identity:
+            if identity is None:
+                # A mapping has a descriptor of its own, which would keep the lock.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            # The name may be gone, or belong to another file by now.
+            elif path.stat().st_ino == identity:
                 path.unlink()
     os.close(fd)
 
 
 @contextlib.contextmanager
-def _explained(what: str, remedy: str = "choose another directory") -> Iterator[None]:
+def explained(what: str, remedy: str = "choose another directory") -> Iterator[None]:
     """Turn an operating-system error into this package's own, with the reason and what to do."""
     try:
         yield
+    except HiSparseError:
+        raise
     except OSError as error:
         kind = DiskFullError if error.errno in _FULL else StorageError
         raise kind(f"{what}: {error.strerror or error}; {remedy}") from error

@@ -105,7 +105,15 @@ class RequestPages:
             StateError: The request or its pool is closed, a page was published under another key, or a key is
                 given twice; nothing was changed.
         """
-        return self._ledger.publish(self._open_claim(), keys)
+        claim = self._open_claim()
+        first = min(claim.published, len(keys))
+        entered = self._ledger.publish(claim, keys)
+        if entered:
+            pages = claim.pages[first : len(keys)]
+            new = np.flatnonzero(self._ledger.index.has(pages))
+            parents = [keys[first + idx - 1] if first + idx else None for idx in new.tolist()]
+            self._storage.publish(pages[new], [keys[first + idx] for idx in new.tolist()], parents=parents)
+        return entered
 
     def truncate(self, length: int) -> None:
         """Cut to `length` positions; pages past the end that nobody shares become reserved again.

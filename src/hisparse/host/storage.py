@@ -1,6 +1,9 @@
 """Where the rows of a pool are: what every storage does, and the one in memory."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -9,9 +12,32 @@ from numpy.typing import NDArray
 from hisparse.errors import ArrayError, StateError, StorageError
 from hisparse.host.geometry import Geometry
 from hisparse.kernels import gather_rows, map_memory
+from hisparse.layout import PageKey
 
 Rows = NDArray[np.uint8]
+Pages = NDArray[np.int32]
 Allocate = Callable[[int], Rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a start found in a file that an earlier process left.
+
+    Attributes:
+        path: The file.
+        pages: Pages that can be found by key again.
+        seconds: Time to read and order their entries; rows are read when they are first asked for.
+        ignored: Content that was not taken, by reason. For the whole file, counted once: ``foreign``,
+            ``version``, ``damaged``, ``identity``, ``geometry``, ``truncated``. Entries: ``torn``,
+            ``superseded`` (their key was published again) and ``orphaned`` (a page before them is gone). Since
+            then, pages: ``altered``, whose rows were not what was published, ``unreadable``, whose rows the disk
+            does not give, and ``unwritten``, which could not be kept.
+    """
+
+    path: Path
+    pages: int
+    seconds: float
+    ignored: Counter[str] = field(default_factory=Counter)
 
 
 class Storage(Protocol):
@@ -21,6 +47,7 @@ class Storage(Protocol):
     """
 
     geometry: Geometry
+    recovery: Recovery | None
 
     def rows(self, layer: int) -> Rows:
         """uint8 ``[R, row_bytes]``: all rows of a layer, without a copy."""
@@ -47,11 +74,43 @@ class Storage(Protocol):
     ) -> int:
         """Copy rows ``[M]`` to ``out`` (at `out_rows` where given); returns the bytes copied."""
 
+    def publish(self, pages: Pages, keys: Sequence[PageKey], *, parents: Sequence[PageKey | None]) -> None:
+        """Keep the rows of pages for a later process, where the storage outlives this one.
+
+        Args:
+            pages: int32 ``[P]``, each once, full and not to be written while a request or key leads to them.
+            keys: The key of each.
+            parents: The key of the page before each; None where a chain begins.
+        """
+
+    def recovered(self) -> list[tuple[list[PageKey], Pages]]:
+        """Return the chains of keys and pages that an earlier process left, the newest last.  Reads only."""
+
+    def sound(self, pages: Pages) -> int:
+        """Return how many of the first pages have rows that can be served; reads those of an earlier process."""
+
     def close(self) -> None:
         """Give the room back; later calls raise StateError, except `close`."""
 
 
-class RamStorage:
+class PassingStorage:
+    """What a storage does about pages to be kept when it ends with its process: nothing."""
+
+    recovery: Recovery | None = None
+
+    def publish(self, pages: Pages, keys: Sequence[PageKey], *, parents: Sequence[PageKey | None]) -> None:
+        """Keep nothing."""
+
+    def recovered(self) -> list[tuple[list[PageKey], Pages]]:
+        """Return nothing: there was no earlier process."""
+        return []
+
+    def sound(self, pages: Pages) -> int:
+        """Return the number of pages: this process wrote them."""
+        return len(pages)
+
+
+class RamStorage(PassingStorage):
     """Rows in memory, one array per layer.
 
     Private anonymous mappings: page-aligned, zero, and costing no memory until a row is written.
