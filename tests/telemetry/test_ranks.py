@@ -1,11 +1,14 @@
 """Several workers of one engine: what all did alike counts once, what each did for itself adds up."""
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import permutations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from hisparse.telemetry import (
@@ -275,3 +278,63 @@ def test_a_containers_rank_survives_reset_and_travels() -> None:
     assert HiSparseKVConnectorStats(plain).rank == 3
     assert HiSparseKVConnectorStats(plain, rank=1).rank == 1
     assert stats.is_empty()
+
+
+def test_four_ranks_of_one_transfer_add_up_and_average_per_transfer() -> None:
+    """Each of four ranks moving 10 MB counts four transfers and 40 MB, and the mean of one stays 10 MB."""
+    parts = []
+    for rank in range(4):
+        one = OffloadingConnectorStats(rank=rank)
+        one.increase_counter("vllm:kv_offload_load_bytes", 10_000_000)
+        one.observe_histogram("vllm:kv_offload_load_size", [10_000_000])
+        parts.append(one)
+    reduced = merge_ranks(parts).reduce()
+    count, total = (reduced[f"vllm:kv_offload_load_size_{part}"] for part in ("count", "sum"))
+    assert (reduced["vllm:kv_offload_load_bytes"], count, total / count) == (40_000_000, 4, 10_000_000)
+
+
+def test_the_rate_in_the_line_is_of_the_clock_and_of_all_ranks(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four transfers of 100 MiB at once on each of two ranks are 800 MiB in a second, whatever their spans overlap."""
+    caplog.set_level(logging.INFO, logger="hisparse")
+    seconds = [0.0]
+    pipeline = TelemetryPipeline(model_name="m", registry=registry, clock=lambda: seconds[0])
+    parts = []
+    for rank in (0, 1):
+        one = OffloadingConnectorStats(rank=rank)
+        for _ in range(4):
+            one.increase_counter("vllm:kv_offload_load_bytes", 100 * 2**20)
+            one.increase_counter("vllm:kv_offload_load_time", 1.0)
+        parts.append(one)
+    pipeline.publish({"rows": merge_ranks(parts)})
+    seconds[0] = 1.0
+    pipeline.flush()
+    assert "Offload load GiB/s=0.7812" in caplog.messages[0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 99), st.integers(0, 99)), max_size=12))
+def test_a_breakdown_adds_up_to_its_total_over_engines(steps: list[tuple[int, int, int, int]]) -> None:
+    """Whatever engines and ranks say, the outcomes by label add up to what the operator names count."""
+    stores = [MetricStore(CATALOGUE) for _ in range(4)]
+    for engine, rank, hits, misses in steps:
+        total, parts = HiSparseKVConnectorStats(rank=rank), OffloadingConnectorStats(rank=rank)
+        total.record_snapshot(hits, misses, 0)
+        for outcome, count in (("hit", hits), ("miss", misses)):
+            parts.increase_counter(SELECTIONS, count, (outcome, "0"))
+        for stats in (total, parts):
+            stores[engine].apply(stats)
+    for snapshot in (store.snapshot() for store in stores):
+        for outcome, name in (("hit", "vllm:hisparse_cache_hits"), ("miss", "vllm:hisparse_cache_misses")):
+            assert snapshot[SELECTIONS].get((outcome, "0"), 0) == snapshot[name][()]
+
+
+def test_a_wrong_number_of_labels_says_how_many_are_expected() -> None:
+    """A series with label values its metric does not have is counted, and the sentence names the number."""
+    stats = OffloadingConnectorStats()
+    stats.increase_counter(SELECTIONS, 1, ("hit",))
+    stats.increase_counter(BYTES, 1, LOADED)
+    store = MetricStore(CATALOGUE)
+    assert "expects 2 labels" in store.apply(stats)["label_mismatch"]
+    assert store.snapshot()[BYTES][LOADED] == 1

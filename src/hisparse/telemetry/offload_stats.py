@@ -77,11 +77,13 @@ class OffloadingConnectorStats(KVConnectorStats):
     @property
     def has_ranks(self) -> bool:
         """Tell whether something of another rank is kept. Reads only."""
-        return any(not table.is_empty() for table in self._ranks.values())
+        return bool(self._ranks) and any(not table.is_empty() for table in self._ranks.values())
 
     @property
     def tables(self) -> dict[int | None, SeriesTable]:
         """Series by rank, its own rank's among them; those of no rank first, since levels of ranks replace theirs."""
+        if not self._ranks:
+            return {self.rank: self.own}
         tables = {rank: table for rank, table in self._ranks.items() if not table.is_empty()} | {self.rank: self.own}
         return {rank: tables[rank] for rank in sorted(tables, key=_none_first)}
 
@@ -346,6 +348,8 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def info(self) -> Mapping[str, list[dict[str, str]]]:
         """Return the labels of the info gauges, each mapping once."""
+        if not self._ranks:
+            return self.own.info
         found: dict[str, list[dict[str, str]]] = {}
         for table in self.tables.values():
             for name, mappings in table.info.items():

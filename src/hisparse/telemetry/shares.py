@@ -87,18 +87,21 @@ class Place:
 
     Attributes:
         name: The metric.
+        series: Its series by label values, of which this is ``series[labels]``.
+        labels: The label values.
+        shares: Totals by rank where ranks do not add up, else None.
     """
 
-    __slots__ = ("_labels", "_series", "_shares", "name")
+    __slots__ = ("labels", "name", "series", "shares")
 
     def __init__(
         self, name: str, labels: LabelValues, series: dict[LabelValues, Value], *, shares: RankShares | None
     ) -> None:
         """Keep the total at ``series[labels]``; by rank in `shares` where ranks do not add up."""
         self.name = name
-        self._labels = labels
-        self._series = series
-        self._shares = shares
+        self.labels = labels
+        self.series = series
+        self.shares = shares
 
     def add(self, rank: int | None, value: Value) -> None:
         """Add what `rank` counted, or set what it says.
@@ -106,12 +109,12 @@ class Place:
         Raises:
             ItemError: One rank too many, or a histogram over other bounds; nothing changed.
         """
-        if self._shares is None:
-            total = self._series[self._labels]
+        if self.shares is None:
+            total = self.series[self.labels]
             if isinstance(value, Histogram) or isinstance(total, Histogram):
-                self._series[self._labels] = plus(total, value)
+                self.series[self.labels] = plus(total, value)
             else:
-                self._series[self._labels] = total + value
+                self.series[self.labels] = total + value
         else:
-            self._shares.add(rank, value)
-            self._series[self._labels] = self._shares.shown
+            self.shares.add(rank, value)
+            self.series[self.labels] = self.shares.shown

@@ -144,7 +144,7 @@ class MetricStore:
     def _apply_tables(self, stats: OffloadingConnectorStats, skipped: dict[str, str]) -> bool:
         """Add series whose places are known from an earlier time; change nothing and return False if not all are."""
         counters, gauges, histograms = (self._places[kind] for kind in ("counter", "gauge", "histogram"))
-        tables = stats.tables if stats.has_ranks else {stats.rank: stats.own}
+        tables = stats.tables
         found: list[tuple[int | None, Place, int | float]] = []
         merged: list[tuple[int | None, Place, Histogram]] = []
         try:
@@ -157,7 +157,11 @@ class MetricStore:
         except KeyError:
             return False
         for rank, place, number in found:
-            place.add(rank, number)
+            if place.shares is None:
+                # A number, as its kind says; a call of `add` would cost as much again.
+                place.series[place.labels] += number  # type: ignore[operator]
+            else:
+                place.add(rank, number)
         for rank, place, histogram in merged:
             self._add_histogram(rank, place, histogram, skipped=skipped)
         self._touched.update([place.name for _, place, _ in found])
