@@ -12,6 +12,7 @@
     │   └── MetricError                      a metric is defined or fed against its metadata
     ├── CapacityError (RuntimeError)         no room; nothing was changed
     │   ├── HostPoolFullError                wait for a request to end, or raise the pool's knob
+    │   ├── DevicePagesFullError             wait for pages to be spilled, or raise the device's knob
     │   └── DiskFullError (OSError)          free disk space, or move the pool
     ├── StorageError (OSError)               the pool's file or directory cannot be used
     │   └── CorruptPoolError                 rows on disk are not what was written; nothing of them was served
@@ -26,6 +27,7 @@ __all__ = [
     "ArrayError",
     "CapacityError",
     "CorruptPoolError",
+    "DevicePagesFullError",
     "DiskFullError",
     "HiSparseError",
     "HostPoolFullError",
@@ -78,6 +80,10 @@ class CapacityError(HiSparseError, RuntimeError):
 
 class HostPoolFullError(CapacityError):
     """The host pool has too few free pages for the request."""
+
+
+class DevicePagesFullError(CapacityError):
+    """The device has too few free pages for the request, now."""
 
 
 class DiskFullError(CapacityError, OSError):
