@@ -338,3 +338,14 @@ def test_a_wrong_number_of_labels_says_how_many_are_expected() -> None:
     store = MetricStore(CATALOGUE)
     assert "expects 2 labels" in store.apply(stats)["label_mismatch"]
     assert store.snapshot()[BYTES][LOADED] == 1
+
+
+def test_a_rank_over_other_buckets_changes_nothing() -> None:
+    """A histogram over other bounds is skipped and counted, and the same rank's next one is taken."""
+    store = MetricStore(CATALOGUE)
+    foreign = {"bounds": [1.0], "counts": [1, 0], "sum": 1.0, "count": 1}
+    store.apply(OffloadingConnectorStats({"types": {MISSES: "histogram"}, "data": {MISSES: {"": foreign}}}, rank=0))
+    for rank in (0, 0, 1):
+        store.apply(labelled_stats(rank))
+    assert store.snapshot()[MISSES][()].count == 4  # type: ignore[union-attr]  # a histogram
+    assert store.snapshot()["hisparse_telemetry_errors_total"][("bucket_mismatch",)] == 1

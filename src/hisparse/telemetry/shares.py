@@ -45,15 +45,14 @@ class RankShares:
             self._show(added([self._engine, *([self._together()] if self._by_rank else [])]))
             return
         known = self._by_rank.get(rank)
-        share = added([value]) if known is None else plus(known, value)
         if known is None:
             self._check_room(rank)
-        self._by_rank[rank] = share
+            known = Histogram.empty(self.shown.bounds) if isinstance(self.shown, Histogram) else 0
+        share = self._by_rank[rank] = plus(known, value)
         # The furthest ahead can only be overtaken, so the others need no look; the lowest need one.
         together = share if self._rule != "min" else self._together()
-        if isinstance(share, Histogram) or self._engine:
-            together = added([self._engine, together])
-        self._show(together)
+        has_engine = self._engine.lanes if isinstance(self._engine, Histogram) else self._engine
+        self._show(added([self._engine, together]) if has_engine else together)
 
     def _set(self, rank: int | None, value: Value) -> None:
         if rank is None:
