@@ -287,7 +287,6 @@ class PageLedger:
         """
         keep = claim.held - replace_tail
         held = pages_for(length, self.page_rows)
-        self.make_room(held - keep)
         taken = self.next_pages(held - keep)
         self._stacked -= taken.size
         self.references[taken] = self.shares[taken] = 1
