@@ -225,6 +225,16 @@ def test_a_full_disk_takes_cached_pages_before_a_running_request(
     assert counts(pool) == (9, 2, 1, 0)
 
 
+def test_a_claim_grows_into_cached_pages() -> None:
+    """Growing without a word about room first evicts what it needs, and no more."""
+    ledger = PageLedger(4, 4)
+    ledger.adopt(keys_of("abcdefghijkl"), np.array([0, 1, 2], np.int32))
+    claim = ledger.open(8)
+    ledger.grow(claim, 8, replace_tail=False)
+    ledger.check()
+    assert (claim.table.tolist(), ledger.cached_pages) == ([2, 3], 2)
+
+
 # ------------------------------------------------------------------------- pins
 
 

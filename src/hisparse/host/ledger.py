@@ -270,7 +270,7 @@ class PageLedger:
         return False
 
     def next_pages(self, num_pages: int) -> Pages:
-        """int32 ``[num_pages]``: the pages that `grow` will take next; `make_room` was called.  Reads only."""
+        """int32 ``[num_pages]``: the pages that `grow` will take next, once `make_room` was called.  Reads only."""
         return self._stack[self._stacked - num_pages : self._stacked][::-1].copy()
 
     def fill(self, claim: Claim, length: int) -> None:
@@ -278,7 +278,7 @@ class PageLedger:
         claim.length = length
 
     def grow(self, claim: Claim, length: int, *, replace_tail: bool) -> None:
-        """Take pages so that the claim holds `length` positions; reserved pages become used.
+        """Take pages so that the claim holds `length` positions; reserved pages become used, cached ones give way.
 
         Args:
             claim: An open claim, within its promise.
@@ -287,6 +287,7 @@ class PageLedger:
         """
         keep = claim.held - replace_tail
         held = pages_for(length, self.page_rows)
+        self.make_room(held - keep)
         taken = self.next_pages(held - keep)
         self._stacked -= taken.size
         self.references[taken] = self.shares[taken] = 1
