@@ -113,12 +113,13 @@ class KeptStorage(FileStorage):
         counted in `recovery` and not kept any more.
         """
         self.rows(0)
-        unproven = pages[self._doubtful[pages] & ~self._altered[pages]]
-        for start in range(0, len(unproven), _PROVEN_AT_ONCE):
-            if not self._prove(unproven[start : start + _PROVEN_AT_ONCE]):
-                break
-        altered = np.flatnonzero(self._altered[pages])
-        return int(altered[0]) if altered.size else len(pages)
+        while True:
+            altered = np.flatnonzero(self._altered[pages])
+            first = pages[: altered[0]] if altered.size else pages
+            unproven = first[self._doubtful[first]]
+            if not unproven.size:
+                return len(first)
+            self._prove(unproven[:_PROVEN_AT_ONCE])
 
     def _check_sound(self, pages: Pages) -> None:
         sound = self.sound(pages)
@@ -127,21 +128,20 @@ class KeptStorage(FileStorage):
                 f"{self.path}: page {pages[sound]} is not what was published; end the requests that hold it"
             )
 
-    def _prove(self, pages: Pages) -> bool:
-        """Sum the rows of pages and take note of what was found; returns whether all are as published."""
+    def _prove(self, pages: Pages) -> None:
+        """Sum the rows of pages; those that are as published, or one that is not, are settled."""
         self._file.check_intact()
         rows = self._rows_of(pages)
         for plan, (expected, weights) in zip(self._plans, self._expected, strict=True):
             row = fetch_rows(plan, rows, self._scratch)
             if row >= 0:
                 self._give_up(pages[pages == row // self.geometry.page_rows], "unreadable")
-                return False
+                return
             expected[rows] = checksums_of(plan, rows, weights)
         altered = pages[(self._digests(pages) != self._directory.digests[pages]).any(1)]
         self._doubtful[pages] = False
         if altered.size:
             self._give_up(altered, "altered")
-        return not altered.size
 
     def _give_up(self, pages: Pages, reason: str) -> None:
         logger.warning("%s: page %d and %d more are %s", self.path, pages[0], pages.size - 1, reason)
