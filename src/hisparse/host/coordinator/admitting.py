@@ -38,26 +38,28 @@ class Admitting:
         if request_id in books.requests:
             raise StateError(f"request {request_id!r} is admitted already; finish it first, or choose another id")
         self._publishing.publish_queued()
-        floor = books.settings.floor_of(pages_for(max_positions, books.settings.page_rows))
+        promised = pages_for(max_positions, books.settings.page_rows)
+        share = Share(books.settings.floor_of(promised), books.settings.cold_of(promised))
         try:
-            self._room.check_floor(floor)
+            self._room.check_floor(share.floor)
             claim = books.ledger.admit(max_positions, keys if reuse_prefix else ())
         except CapacityError as error:
             self._count_refusal(request_id, "device" if isinstance(error, DevicePagesFullError) else "host")
             raise
         self.forget(request_id)
-        self._begin(request_id, claim, floor, keys=list(keys))
-        return Admission(request_id, claim.length, claim.promised, floor)
+        self._begin(request_id, claim, share, keys=list(keys))
+        return Admission(request_id, claim.length, claim.promised, share.floor)
 
     def forget(self, request_id: str) -> None:
         """Forget that a request was refused."""
         self._refused.pop(request_id, None)
 
-    def _begin(self, request_id: str, claim: Claim, floor: int, *, keys: list[PageKey]) -> None:
+    def _begin(self, request_id: str, claim: Claim, share: Share, *, keys: list[PageKey]) -> None:
         books = self._books
         pages = PageTable(books.census)
         pages.append(PageEvent.FIND, [NOWHERE] * claim.held)
-        record = RequestRecord(request_id, claim, Share(floor), pages, Copying(claim.length), keys, claim.length)
+        prefix = claim.length
+        record = RequestRecord(request_id, claim, share, pages, Copying(prefix), keys, prefix, prefix)
         books.requests[request_id] = record
         books.budget.open(record)
         books.updates.admit(record)

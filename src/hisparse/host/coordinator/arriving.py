@@ -29,6 +29,7 @@ class Arriving:
             self._place(record, planned)
             if self._is_placed(record):
                 del self._books.arrivals[record]
+                self._books.backlog.setdefault(record)
         return planned
 
     def _is_placed(self, record: RequestRecord) -> bool:

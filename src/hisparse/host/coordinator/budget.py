@@ -8,15 +8,16 @@ class Budget:
 
     A running request is promised its floor: room for a hot buffer, its pinned tail and one page more.
     ``promised`` is what of all floors is not held yet; it never exceeds the pages that can be taken, so a request
-    within its floor always goes on. Beyond the floor pages are taken only while one hot buffer's worth stays free,
-    so some request can always be moved to a hot buffer and give its pages up: nobody waits for ever.
+    within its floor always goes on. While a request without a hot buffer holds pages in which its own would lie, or
+    more, one hot buffer's worth stays spare: so one after the other can be moved to a hot buffer and give its pages
+    up, and nobody waits for ever.
 
     Attributes:
         promised: Pages promised and not held.
         giving: Pages that will come free once they are spilled: what requests hold that do not run any more, and what
             those with a hot buffer hold beyond their floor.
-        over: Requests without a hot buffer that hold more than their floor, in the order in which they came to.
-        wanted: Pages that were asked for and refused since the last step.
+        over: Requests that can be moved to a hot buffer and then give pages up, in the order in which they came to.
+        asking: Running requests that were refused pages since the last step, with how many.
     """
 
     def __init__(self, hot_pages: int) -> None:
@@ -24,7 +25,7 @@ class Budget:
         self.promised = 0
         self.giving = 0
         self.over: dict[RequestRecord, None] = {}
-        self.wanted = 0
+        self.asking: dict[RequestRecord | None, int] = {}
         self._hot_pages = hot_pages
 
     def open(self, record: RequestRecord) -> None:
@@ -68,18 +69,23 @@ class Budget:
         return num_pages - min(num_pages, promised_to(record.share))
 
     def kept_free(self, record: RequestRecord | None = None) -> int:
-        """Pages that have to stay free when `record`, or a new request, takes more than its promise.  Reads only."""
-        takes_over = record is not None and not record.share.is_hot
-        return self._hot_pages if takes_over or self.over else 0
+        """Spare pages that have to stay when `record`, or a new request, takes pages that need a check.  Reads only."""
+        is_cold = record is not None and not record.share.is_hot and record.share.cold < record.share.floor
+        return self._hot_pages if is_cold or self.over else 0
 
-    def want(self, num_pages: int) -> None:
-        """Note that this many pages were refused; the next step makes room for them."""
-        self.wanted = max(self.wanted, num_pages)
+    def is_sure(self, record: RequestRecord, num_pages: int) -> bool:
+        """Return whether a request may take pages whatever others do.  Reads only."""
+        share = record.share
+        return share.held + num_pages <= (share.floor if share.is_hot else share.cold)
 
-    def take_wanted(self) -> int:
-        """Return the largest number refused, and forget it."""
-        wanted, self.wanted = self.wanted, 0
-        return wanted
+    def ask(self, record: RequestRecord | None, num_pages: int) -> None:
+        """Note that a request, or one to be admitted, was refused pages; the next step makes room for them."""
+        self.asking[record] = max(num_pages, self.asking.get(record, 0))
+
+    def take_asking(self) -> dict[RequestRecord | None, int]:
+        """Return who was refused how many pages, and forget it."""
+        asking, self.asking = self.asking, {}
+        return asking
 
     def _count(self, share: Share, sign: int) -> None:
         self.promised += sign * promised_to(share)
@@ -105,5 +111,5 @@ def given_by(share: Share) -> int:
 
 
 def is_over(share: Share) -> bool:
-    """Return whether a request holds more than its floor and could give it up for a hot buffer.  Reads only."""
-    return share.is_open and not share.is_hot and share.held > share.floor
+    """Return whether a request could give pages up for a hot buffer.  Reads only."""
+    return share.is_open and not share.is_hot and share.held > share.cold

@@ -45,6 +45,8 @@ class Growing:
         missing = pages_for(end, self._books.settings.page_rows) - len(record.pages)
         if missing > 0:
             self._add_pages(record, missing)
+        if record.step != self._books.updates.step and record not in self._books.arrivals:
+            record.computed, record.step = record.length, self._books.updates.step
         record.length = length
         if record.copying.sent < self._spilling.goal(record):
             self._books.backlog.setdefault(record)

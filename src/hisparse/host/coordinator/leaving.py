@@ -21,7 +21,7 @@ class Leaving:
         self._publishing = publishing
 
     def leave(self, record: RequestRecord, phase: Phase, *, flush: bool) -> None:
-        """Take a request off the device.
+        """Take a request off the device; rows that were appended and not computed never existed.
 
         Its hot buffer, its promise and the partly filled page at its end are given back at once, its clean pages
         stay readable until they are taken. Full pages that are not on the host are spilled first with `flush`;
@@ -29,6 +29,8 @@ class Leaving:
         """
         books = self._books
         record.phase = phase
+        if record in books.arrivals or record.step == books.updates.step:
+            record.length = min(record.length, record.computed)
         books.arrivals.pop(record, None)
         books.backlog.pop(record, None)
         if record.share.is_open:
@@ -76,7 +78,8 @@ class Leaving:
     def _cut(self, record: RequestRecord) -> None:
         """Cut a request to its durable prefix."""
         self._room.drop_from(record, record.pages.durable)
-        record.length = record.copying.sent = record.pages.durable * self._books.settings.page_rows
+        positions = record.pages.durable * self._books.settings.page_rows
+        record.length = record.computed = record.copying.sent = positions
 
     def _stop_restores(self, record: RequestRecord) -> None:
         for flight in record.flights.values():

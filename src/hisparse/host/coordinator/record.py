@@ -116,12 +116,14 @@ class Share:
 
     Attributes:
         floor: Pages it is sure to get while it runs.
+        cold: Pages of those that it may use without a hot buffer, whatever others do; all, where it never needs one.
         held: Pages it keeps from being reused, its hot buffer included.
         hot: The device pages of its hot buffer.
         is_open: Whether the floor is promised now.
     """
 
     floor: int
+    cold: int
     held: int = 0
     hot: tuple[int, ...] = ()
     is_hot: bool = False
@@ -160,7 +162,9 @@ class RequestRecord:
         pages: Its pages.
         copying: How far they are copied.
         keys: Keys of its first pages; those beyond are private.
-        length: Positions whose rows are computed and accepted.
+        length: Positions it has: their rows are computed once the next plan in which it does not wait has run.
+        computed: Positions it had before it was appended to in `step`.
+        step: The plan that its last new rows go with.
         phase: Whether it may compute.
         flights: Its transfers under way, stale ones included.
         is_private: Whether its pages are not to be found by others, whatever keys it is given.
@@ -173,6 +177,8 @@ class RequestRecord:
     copying: Copying = field(default_factory=Copying)
     keys: list[PageKey] = field(default_factory=list)
     length: int = 0
+    computed: int = 0
+    step: int = 0
     phase: Phase = Phase.RUNNING
     flights: dict[int, Flight] = field(default_factory=dict)
     is_private: bool = False

@@ -21,7 +21,7 @@ class Room:
         Raises:
             DevicePagesFullError: It cannot.
         """
-        self._check(floor, self._books.budget.kept_free())
+        self._check(None, floor, unpromised=floor)
 
     def fits(self, record: RequestRecord, num_pages: int, *, leaving_free: int) -> bool:
         """Return whether a request can get pages and `leaving_free` unpromised ones remain.  Reads only."""
@@ -34,9 +34,8 @@ class Room:
             DevicePagesFullError: They are neither promised nor spare; nothing was changed.
         """
         budget = self._books.budget
-        beyond = budget.beyond(record, num_pages)
-        if beyond:
-            self._check(beyond, budget.kept_free(record))
+        if not budget.is_sure(record, num_pages):
+            self._check(record, num_pages, unpromised=budget.beyond(record, num_pages))
         return self._take(record, num_pages)
 
     def activate(self, record: RequestRecord) -> bool:
@@ -46,7 +45,10 @@ class Room:
         """
         books = self._books
         settings = books.settings
-        if record.share.floor < settings.floor_pages or not self.fits(record, settings.hot_pages, leaving_free=0):
+        share = record.share
+        if not share.is_open or share.is_hot or share.floor < settings.floor_pages:
+            return False
+        if not self.fits(record, settings.hot_pages, leaving_free=0):
             return False
         books.budget.set_hot(record, tuple(self._take(record, settings.hot_pages)))
         books.updates.activate(record)
@@ -126,14 +128,16 @@ class Room:
         copying.sent = min(copying.sent, first * books.settings.page_rows)
         copying.again = {page for page in copying.again if page < first}
 
-    def _check(self, num_pages: int, kept_free: int) -> None:
+    def _check(self, record: RequestRecord | None, num_pages: int, *, unpromised: int) -> None:
+        """Refuse pages for a request, or for one to be admitted, of which some are not promised to it."""
         books = self._books
-        if num_pages + kept_free > books.spare_pages:
-            books.budget.want(num_pages + kept_free)
+        kept_free = books.budget.kept_free(record)
+        if unpromised + kept_free > books.spare_pages:
+            books.budget.ask(record, unpromised + kept_free)
             raise DevicePagesFullError(
-                f"device is full: {num_pages} pages needed, {max(0, books.spare_pages - kept_free)} free of "
-                f"{books.device.pages} ({books.budget.promised} promised to running requests, {kept_free} kept to "
-                f"move one to a hot buffer); {_KNOBS}"
+                f"device is full: {num_pages} pages needed, {unpromised} of them beyond what is promised, "
+                f"{max(0, books.spare_pages - kept_free)} free of {books.device.pages} ({books.budget.promised} "
+                f"promised to running requests, {kept_free} kept for the next hot buffer); {_KNOBS}"
             )
 
     def _take(self, record: RequestRecord, num_pages: int) -> list[int]:

@@ -24,6 +24,8 @@ class Spilling:
         settings = self._books.settings
         if record.phase != Phase.RUNNING:
             return min(record.length // settings.page_rows, record.copying.limit) * settings.page_rows
+        if record in self._books.arrivals:
+            return 0
         if settings.spill == "eager":
             return record.length
         if not record.share.is_hot:

@@ -17,25 +17,25 @@ class Stepping:
     def __init__(
         self, books: Books, *, room: Room, spilling: Spilling, publishing: Publishing, arriving: Arriving
     ) -> None:
-        """Work on `books`; the first step is number 1."""
+        """Work on `books`."""
         self._books = books
         self._room = room
         self._spilling = spilling
         self._publishing = publishing
         self._arriving = arriving
-        self._step = 0
         self._refused_steps = 0
 
     def plan(self) -> StepPlan:
         """Return the plan of the next step."""
         books = self._books
-        self._step += 1
         self._publishing.publish_queued()
         self._relieve()
         transfers = self._arriving.plan()
         transfers += self._spilling.plan()
+        step = books.updates.step
+        books.updates.step += 1
         return StepPlan(
-            step=self._step,
+            step=step,
             released=books.updates.take_released(),
             activations=books.updates.take_activations(),
             residency=books.updates.take_residency(),
@@ -44,13 +44,15 @@ class Stepping:
         )
 
     def _relieve(self) -> None:
-        """Move requests to hot buffers while fewer pages are free than the watermark, or than somebody asked for."""
-        books = self._books
-        budget = books.budget
-        wanted = budget.take_wanted()
-        self._refused_steps = self._refused_steps + 1 if wanted else 0
+        """Move requests to hot buffers while fewer pages are spare than the watermark, or than somebody asked for."""
+        books, budget = self._books, self._books.budget
+        asking = budget.take_asking()
+        self._refused_steps = self._refused_steps + 1 if asking else 0
         not_counted = 0 if self._refused_steps <= PATIENCE_STEPS else budget.giving
-        wanted = max(wanted, books.settings.watermark_pages)
+        wanted = max(books.settings.watermark_pages, *asking.values(), 0)
         while budget.over and books.spare_pages + budget.giving - not_counted < wanted:
             if not self._room.activate(next(iter(budget.over))):
-                return
+                break
+        for record, num_pages in asking.items():
+            if record is not None and books.spare_pages + budget.giving - not_counted < num_pages:
+                self._room.activate(record)

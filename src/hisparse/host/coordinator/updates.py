@@ -6,10 +6,15 @@ from hisparse.host.coordinator.record import NOWHERE, RequestRecord
 
 
 class Updates:
-    """Changes to tell with the next plan; only requests that run are told of."""
+    """Changes to tell with the next plan; only requests that run are told of.
+
+    Attributes:
+        step: Number of the plan they go with, from 1 on.
+    """
 
     def __init__(self) -> None:
         """Start with nothing to tell."""
+        self.step = 1
         self._full: dict[RequestRecord, None] = {}
         self._changed: dict[RequestRecord, dict[int, None]] = {}
         self._activations: dict[RequestRecord, None] = {}
