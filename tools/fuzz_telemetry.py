@@ -278,7 +278,7 @@ def assert_items_add_up(rng: random.Random) -> None:
 def report(target: Target, seconds: float) -> None:
     """Print what was done."""
     target.check()
-    print(f"{target.runs} payloads in {seconds:.0f} s, {target.runs / seconds:.0f} a second; no fault")
+    print(f"{target.runs} payloads in {seconds:.0f} s, {target.runs / seconds:.0f} a second; no fault", flush=True)
 
 
 def run_random(count: int, seed: int) -> int:
@@ -288,6 +288,8 @@ def run_random(count: int, seed: int) -> int:
         target.run(rng.randbytes(rng.randrange(4, 96)))
         if i % 100 == 0:
             assert_items_add_up(rng)
+        if target.runs % 50_000 == 0 and target.runs < count:
+            report(target, time.monotonic() - began)
     report(target, time.monotonic() - began)
     return 0
 
