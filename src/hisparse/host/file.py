@@ -43,9 +43,10 @@ class FileStorage(PassingStorage):
             Region(region.ctypes.data, region.shape[1], self._file.fd, offset)
             for offset, region in zip(self._file.offsets, self._regions, strict=False)
         )
+        self._checksums = np.zeros((len(geometry.row_bytes), geometry.rows), np.uint64)
         self._expected = tuple(
-            Expected(np.zeros(geometry.rows, np.uint64), checksum_weights(row_bytes))
-            for row_bytes in geometry.row_bytes
+            Expected(checksums, checksum_weights(row_bytes))
+            for checksums, row_bytes in zip(self._checksums, geometry.row_bytes, strict=True)
         )
         self._scratch = scratch_words()
         self._reserved_pages = 0

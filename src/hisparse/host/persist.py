@@ -151,9 +151,10 @@ class KeptStorage(FileStorage):
 
     def _digests(self, pages: Pages) -> NDArray[np.uint8]:
         """uint8 ``[P, 16]``: what the row checksums of each page come to, over all layers."""
-        rows = self._rows_of(pages)
-        sums = np.stack([expected[rows].reshape(len(pages), -1) for expected, _ in self._expected], axis=1)
-        digests = [hashlib.blake2b(page.tobytes(), digest_size=DIGEST_BYTES).digest() for page in sums]
+        sums = self._checksums[:, self._rows_of(pages)].reshape(len(self._checksums), len(pages), -1)
+        digests = [
+            hashlib.blake2b(sums[:, idx].tobytes(), digest_size=DIGEST_BYTES).digest() for idx in range(len(pages))
+        ]
         return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
     def _rows_of(self, pages: Pages) -> NDArray[np.int64]:
