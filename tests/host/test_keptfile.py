@@ -137,15 +137,35 @@ def test_replace_overwrites(place: Place) -> None:
     assert [*second.file.path.parent.iterdir()] == [second.file.path]
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 20_000])
-def test_an_unfinished_file_is_finished(place: Place, size: int) -> None:
-    """What a process leaves that is killed before the header is written, zeros of any length, is made anew."""
+@pytest.mark.parametrize("left", [b"", bytes(1), bytes(20_000), b"HISPNEW." + b"half" * 50, bytes(512) + b"rest"])
+def test_an_unfinished_file_is_finished(place: Place, left: bytes) -> None:
+    """What a process leaves that is killed before the header is on the disk is made anew, and nothing is set aside."""
     path = opened(place).file.path
-    path.write_bytes(bytes(size))
+    path.write_bytes(left)
     kept = opened(place)
     assert kept.refused == ""
     assert [*path.parent.iterdir()] == [path]
     assert path.stat().st_size == kept.file.size_bytes
+
+
+def test_a_header_counts_only_when_all_of_it_is_on_the_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any write or sync of the first start, the next one finds an unfinished file or a whole one."""
+    step = None
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("posix_fallocate", "pwrite", "fdatasync", "fsync"):
+        with monkeypatch.context() as patch:
+            # As after a kill, the name stays.
+            patch.setattr(Path, "unlink", lambda *_args, **_settings: None)
+            patch.setattr(os, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                opened(place, identity=name)
+        step = opened(place, identity=name)
+        assert step.refused == ""
+    assert step is not None
+    assert not [*step.file.path.parent.glob("*.aside")]
 
 
 def test_every_changed_byte_of_the_header_is_noticed() -> None:

@@ -13,11 +13,14 @@ from pathlib import Path
 from hisparse.errors import SettingError, StorageError
 from hisparse.host.directory import ENTRY_BYTES
 from hisparse.host.geometry import ALIGNMENT_BYTES, Geometry
-from hisparse.host.header import MAX_HEADER_BYTES, Header, decode
+from hisparse.host.header import MAGIC, MAX_HEADER_BYTES, Header, decode
 from hisparse.host.place import Place
 from hisparse.host.poolfile import PoolFile, explained
 
 PREFIX = "hisparse-kept-"
+# What a header begins with until all of it is on the disk.
+UNFINISHED = b"HISPNEW."
+_SECTOR_BYTES = 512
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 logger = logging.getLogger("hisparse")
@@ -83,7 +86,7 @@ def _found(path: Path, fd: int, wanted: Header) -> tuple[KeptFile | None, str, s
     with explained(f"cannot read {path}"):
         size_bytes = os.fstat(fd).st_size
         data = os.pread(fd, MAX_HEADER_BYTES, 0)
-    if not any(data[:ALIGNMENT_BYTES]):
+    if data[: len(UNFINISHED)] == UNFINISHED or not any(data[:_SECTOR_BYTES]):
         return None, "", ""
     reason, clause = wanted.refusal(data)
     if reason:
@@ -108,7 +111,10 @@ def _made(path: Path, fd: int, wanted: Header, *, refused: str) -> KeptFile:
         with explained(f"cannot empty {path}"):
             os.ftruncate(fd, 0)
         # The directory has its room from the start, so a full disk stops no publication half way.
-        file.start(header.encode(), reserved=offset + header.geometry.pages * ENTRY_BYTES)
+        data = header.encode()
+        file.start(UNFINISHED + data[len(MAGIC) :], reserved=offset + header.geometry.pages * ENTRY_BYTES)
+        file.sync()
+        file.write(0, memoryview(MAGIC))
         file.sync()
         _sync_names(path.parent)
     except BaseException:
