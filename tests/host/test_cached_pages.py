@@ -318,6 +318,18 @@ def test_a_promise_is_not_broken_by_a_page_in_flight(pool: HostPool) -> None:
     assert counts(pool) == (0, 12, 0, 0)
 
 
+def test_a_rearrangement_counts_pages_in_flight(pool: HostPool) -> None:
+    """Requests are not dropped for others to be repeated, if their pages in flight leave too little room for these."""
+    kept, dropped = run(pool, "abcdefgh", max_positions=24), run(pool, "stuvwxyz", max_positions=24)
+    pool.ledger.pin(dropped.pages)
+    with pytest.raises(HostPoolFullError, match="6 pages needed, 4 free"):
+        pool.rearrange([kept, dropped], [0, 0])
+    assert (read(pool, kept), read(pool, dropped)) == ("abcdefgh", "stuvwxyz")
+    assert counts(pool) == (0, 4, 8, 0)
+    pool.ledger.unpin(dropped.pages)
+    assert len(pool.rearrange([kept, dropped], [0, 0])) == 2
+
+
 def test_every_exit_leaves_the_same_pages(pool: HostPool) -> None:
     """Close, close with pins, cut to nothing, fork and rearrange: references and pins all come back to zero."""
     for _ in range(3):

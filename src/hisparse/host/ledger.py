@@ -145,7 +145,8 @@ class PageLedger:
         Raises:
             HostPoolFullError: Too few pages are free; nothing was changed.
         """
-        asked = keys[: max_positions // self.page_rows]
+        fitting = max_positions // self.page_rows
+        asked = keys[:fitting] if len(keys) > fitting else keys
         claim = self.open(max_positions, self.index.lookup(asked))
         self.index.count_admission(queried=len(asked) * self.page_rows, hit=claim.length)
         return claim
@@ -236,15 +237,21 @@ class PageLedger:
         self._pinned_only -= done.size
         self._let_go(done)
 
+    def count_staying(self, *tables: Pages) -> int:
+        """Return how many pages would be pinned only, if these parts of tables let them go.  Reads only."""
+        if not self._num_pins:
+            return 0
+        pages, times = self._counted(np.concatenate([np.empty(0, np.int32), *tables]))
+        return int(np.count_nonzero((self.pins[pages] > 0) & (self.references[pages] == times)))
+
     def check_leaving(self, pages: Pages) -> None:
         """Refuse that a claim lets pages go and keeps its promise, if that leaves a promise without a page."""
-        if self._num_pins:
-            staying = int(np.count_nonzero((self.pins[pages] > 0) & (self.references[pages] == 1)))
-            if staying > self.free_pages:
-                raise HostPoolFullError(
-                    f"host pool is full: {staying} of the pages to be given up are in flight, {self.free_pages} free "
-                    f"of {self.pages}; wait for their transfers, or {_KNOBS}"
-                )
+        staying = self.count_staying(pages)
+        if staying > self.free_pages:
+            raise HostPoolFullError(
+                f"host pool is full: {staying} of the pages to be given up are in flight, {self.free_pages} free "
+                f"of {self.pages}; wait for their transfers, or {_KNOBS}"
+            )
 
     def make_room(self, num_pages: int) -> None:
         """Evict cached pages until `num_pages` can be taken; a promise leaves room for as many."""

@@ -161,8 +161,8 @@ class HostPool:
         needed = pages_for(max_positions, self.page_rows)
         self._ledger.check_room(needed)
         self._storage.check_room(self._ledger.promised_pages + needed)
-        keys = keys[: max_positions // self.page_rows]
         if self.recovery:
+            keys = keys[: max_positions // self.page_rows]
             keys = keys[: self._storage.sound(self._ledger.index.lookup(keys))]
         return RequestPages(self._ledger, self._storage, self._ledger.admit(max_positions, keys))
 
@@ -190,6 +190,8 @@ class HostPool:
         kept = set(sources)
         dropped = [request for idx, request in enumerate(requests) if idx not in kept]
         returning = sum(request.promised_pages for request in dropped)
+        # A page in flight is not given back with its request, and can't be promised to another.
+        returning -= self._ledger.count_staying(*(request.pages for request in dropped))
         repeated = sum(requests[source].promised_pages for source in sources)
         repeated -= sum(requests[source].promised_pages for source in kept)
         self._ledger.check_room(repeated, returning=returning)

@@ -71,7 +71,7 @@ class PrefixIndex:
 
     def lookup(self, keys: Sequence[PageKey]) -> Pages:
         """int32 ``[P]``: the pages of the longest indexed prefix of `keys`.  Reads only."""
-        parts = [run.table(num_pages) for run, num_pages in self._chains.match([*keys])]
+        parts = [run.table(num_pages) for run, num_pages in self._chains.match(keys)]
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     def count_admission(self, *, queried: int, hit: int) -> None:
