@@ -39,31 +39,31 @@ class Admitting:
             raise StateError(f"request {request_id!r} is admitted already; finish it first, or choose another id")
         self._publishing.publish_queued()
         promised = pages_for(max_positions, books.settings.page_rows)
-        share = Share(books.settings.floor_of(promised), books.settings.cold_of(promised))
         try:
-            self._room.check_floor(share.floor)
+            self._room.check_floor(promised)
             claim = books.ledger.admit(max_positions, keys if reuse_prefix else ())
         except CapacityError as error:
             self._count_refusal(request_id, "device" if isinstance(error, DevicePagesFullError) else "host")
             raise
         self.forget(request_id)
-        self._begin(request_id, claim, share, keys=list(keys))
+        share = self._begin(request_id, claim, list(keys))
         return Admission(request_id, claim.length, claim.promised, share.floor)
 
     def forget(self, request_id: str) -> None:
         """Forget that a request was refused."""
         self._refused.pop(request_id, None)
 
-    def _begin(self, request_id: str, claim: Claim, share: Share, *, keys: list[PageKey]) -> None:
+    def _begin(self, request_id: str, claim: Claim, keys: list[PageKey]) -> Share:
         books = self._books
         pages = PageTable(books.census)
         pages.append(PageEvent.FIND, [NOWHERE] * claim.held)
-        prefix = claim.length
+        prefix, share = claim.length, Share(claim.promised)
         record = RequestRecord(request_id, claim, share, pages, Copying(prefix), keys, prefix, prefix)
         books.requests[request_id] = record
-        books.budget.open(record)
+        self._room.open(record)
         books.updates.admit(record)
         books.arrivals[record] = None
+        return share
 
     def _count_refusal(self, request_id: str, reason: str) -> None:
         if request_id in self._refused:

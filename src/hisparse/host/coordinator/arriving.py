@@ -50,7 +50,7 @@ class Arriving:
     def _fits(self, record: RequestRecord) -> bool:
         settings = self._books.settings
         missing = sum(record.pages.states.count(state) for state in _MISSING)
-        if record.share.floor < settings.floor_pages or not missing:
+        if record.share.is_whole or not missing:
             return True
         return self._room.fits(record, missing, leaving_free=max(settings.watermark_pages, settings.hot_pages))
 

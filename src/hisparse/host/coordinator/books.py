@@ -52,7 +52,7 @@ class Books:
             settings=settings,
             ledger=ledger,
             device=DevicePages(settings.device_pages),
-            budget=Budget(settings.hot_pages),
+            budget=Budget(settings.hot_pages, settings.floor_pages),
             flights=Flights(settings.workers, counters),
             counters=counters,
         )

@@ -6,7 +6,8 @@ from hisparse.host.coordinator.record import RequestRecord, Share
 class Budget:
     """Sums over the shares of all requests.
 
-    A running request is promised its floor: room for a hot buffer, its pinned tail and one page more.
+    A running request is promised its floor: all its pages where they fit when it begins to run, else room for a hot
+    buffer, its pinned tail and one page more. The former is cut to the latter when others ask for pages.
     ``promised`` is what of all floors is not held yet; it never exceeds the pages that can be taken, so a request
     within its floor always goes on. While a request without a hot buffer holds pages in which its own would lie, or
     more, one hot buffer's worth stays spare: so one after the other can be moved to a hot buffer and give its pages
@@ -17,23 +18,46 @@ class Budget:
         giving: Pages that will come free once they are spilled: what requests hold that do not run any more, and what
             those with a hot buffer hold beyond their floor.
         over: Requests that can be moved to a hot buffer and then give pages up, in the order in which they came to.
+        whole: Requests that are promised all their pages and could do with less, the oldest first.
         asking: Running requests that were refused pages since the last step, with how many.
     """
 
-    def __init__(self, hot_pages: int) -> None:
-        """Start without promises."""
+    def __init__(self, hot_pages: int, floor_pages: int) -> None:
+        """Start without promises; `floor_pages` let any request go on, `hot_pages` of them as its hot buffer."""
         self.promised = 0
         self.giving = 0
         self.over: dict[RequestRecord, None] = {}
         self.asking: dict[RequestRecord | None, int] = {}
+        self.whole: dict[RequestRecord, None] = {}
         self._hot_pages = hot_pages
+        self._floor_pages = floor_pages
 
-    def open(self, record: RequestRecord) -> None:
-        """Promise a request its floor."""
+    def open(self, record: RequestRecord, *, whole: bool) -> None:
+        """Promise a request its floor, or all its pages."""
         self._count(record.share, -1)
+        self._set_floor(record.share, whole=whole)
         record.share.is_open = True
         self._count(record.share, 1)
         self._sort(record)
+        if record.share.promised >= self._floor_pages and whole:
+            self.whole[record] = None
+
+    def cut(self, record: RequestRecord) -> None:
+        """Promise a request that is promised all its pages no more than a floor."""
+        self._count(record.share, -1)
+        self._set_floor(record.share, whole=False)
+        self._count(record.share, 1)
+        self._sort(record)
+        del self.whole[record]
+
+    def spared_by_cut(self, record: RequestRecord) -> int:
+        """Pages that are promised no more when a promise of all pages is cut.  Reads only."""
+        share = record.share
+        return promised_to(share) - max(0, self._floor_pages - share.held)
+
+    def floor_of(self, promised: int) -> int:
+        """Pages that a request of at most `promised` pages has to be sure to get.  Reads only."""
+        return min(promised, self._floor_pages)
 
     def close(self, record: RequestRecord) -> None:
         """End a request's promise; what it holds it may keep."""
@@ -41,6 +65,7 @@ class Budget:
         record.share.is_open = False
         self._count(record.share, 1)
         self._sort(record)
+        self.whole.pop(record, None)
 
     def hold(self, record: RequestRecord, num_pages: int) -> None:
         """Count pages that a request keeps, or keeps no more where the number is negative."""
@@ -70,7 +95,7 @@ class Budget:
 
     def kept_free(self, record: RequestRecord | None = None) -> int:
         """Spare pages that have to stay when `record`, or a new request, takes pages that need a check.  Reads only."""
-        is_cold = record is not None and not record.share.is_hot and record.share.cold < record.share.floor
+        is_cold = record is not None and not record.share.is_hot and not record.share.is_whole
         return self._hot_pages if is_cold or self.over else 0
 
     def is_sure(self, record: RequestRecord, num_pages: int) -> bool:
@@ -86,6 +111,11 @@ class Budget:
         """Return who was refused how many pages, and forget it."""
         asking, self.asking = self.asking, {}
         return asking
+
+    def _set_floor(self, share: Share, *, whole: bool) -> None:
+        share.is_whole = whole or share.promised < self._floor_pages
+        share.floor = share.promised if share.is_whole else self._floor_pages
+        share.cold = share.floor if share.is_whole else self._floor_pages - self._hot_pages
 
     def _count(self, share: Share, sign: int) -> None:
         self.promised += sign * promised_to(share)

@@ -64,13 +64,13 @@ class Leaving:
             DevicePagesFullError: Its floor cannot be promised now; nothing was changed.
         """
         books = self._books
-        self._room.check_floor(record.share.floor)
+        self._room.check_floor(record.share.promised)
         books.leaving.pop(record, None)
         self._publishing.publish(record)
         self._cut(record)
         record.phase = Phase.RUNNING
         record.copying.limit = UNLIMITED
-        books.budget.open(record)
+        self._room.open(record)
         books.updates.admit(record)
         books.arrivals[record] = None
         return record.length

@@ -115,6 +115,8 @@ class Share:
     """A request's share of the device.
 
     Attributes:
+        promised: Pages it may have at most.
+        is_whole: Whether it is sure to get all of them, and so needs no hot buffer.
         floor: Pages it is sure to get while it runs.
         cold: Pages of those that it may use without a hot buffer, whatever others do; all, where it never needs one.
         held: Pages it keeps from being reused, its hot buffer included.
@@ -122,8 +124,10 @@ class Share:
         is_open: Whether the floor is promised now.
     """
 
-    floor: int
-    cold: int
+    promised: int
+    is_whole: bool = False
+    floor: int = 0
+    cold: int = 0
     held: int = 0
     hot: tuple[int, ...] = ()
     is_hot: bool = False

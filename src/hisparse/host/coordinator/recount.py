@@ -153,6 +153,9 @@ def _check_promises(books: Books, records: Iterable[RequestRecord]) -> None:
         raise AccountingError(f"{promised} device pages are promised, {books.device.available_pages} can be taken")
     if set(budget.over) != {record for record in records if is_over(record.share)}:
         raise AccountingError("the requests above their floor are not those that were kept")
+    whole = {record for record in records if record.share.is_open and record.share.is_whole}
+    if set(budget.whole) != {record for record in whole if record.share.promised >= books.settings.floor_pages}:
+        raise AccountingError("the requests that are promised all their pages are not those that were kept")
     if any(record.share.is_open != (record.phase == Phase.RUNNING) for record in records):
         raise AccountingError("a request runs without a promise, or has one and does not run")
 

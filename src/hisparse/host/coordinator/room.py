@@ -15,17 +15,31 @@ class Room:
         """Work on `books`."""
         self._books = books
 
-    def check_floor(self, floor: int) -> None:
-        """Refuse another running request whose floor cannot be promised.  The next step makes room for it.
+    def open(self, record: RequestRecord) -> None:
+        """Promise a request that begins to run its floor, or all its pages where they fit."""
+        self._books.budget.open(record, whole=self._fits_new(record.share.promised))
+
+    def check_floor(self, promised: int) -> None:
+        """Refuse a request of at most `promised` pages whose floor cannot be promised.  The next step makes room.
 
         Raises:
             DevicePagesFullError: It cannot.
         """
+        floor = self._books.budget.floor_of(promised)
         self._check(None, floor, unpromised=floor)
+
+    def cut_promise(self, record: RequestRecord) -> None:
+        """Promise a request less than all its pages, where it then could be moved to a hot buffer."""
+        books = self._books
+        if books.spare_pages + books.budget.spared_by_cut(record) >= books.settings.hot_pages:
+            books.budget.cut(record)
 
     def fits(self, record: RequestRecord, num_pages: int, *, leaving_free: int) -> bool:
         """Return whether a request can get pages and `leaving_free` unpromised ones remain.  Reads only."""
         return self._books.spare_pages - self._books.budget.beyond(record, num_pages) >= leaving_free
+
+    def _fits_new(self, num_pages: int) -> bool:
+        return self._books.spare_pages - num_pages >= self._books.budget.kept_free()
 
     def take(self, record: RequestRecord, num_pages: int) -> list[int]:
         """Give a request device pages; what was readable in them is lost to its readers.
@@ -46,7 +60,7 @@ class Room:
         books = self._books
         settings = books.settings
         share = record.share
-        if not share.is_open or share.is_hot or share.floor < settings.floor_pages:
+        if not share.is_open or share.is_hot or share.is_whole:
             return False
         if not self.fits(record, settings.hot_pages, leaving_free=0):
             return False

@@ -53,14 +53,6 @@ class CoordinatorSettings:
         """Device pages that let any request go on: a hot buffer, the pinned tail, and the page it enters next."""
         return self.hot_pages + self.pinned_tail_pages + 1
 
-    def floor_of(self, promised: int) -> int:
-        """Device pages that a request of at most `promised` pages is sure to get."""
-        return min(promised, self.floor_pages)
-
-    def cold_of(self, promised: int) -> int:
-        """Device pages of its floor that a request may use before it has a hot buffer."""
-        return promised if promised < self.floor_pages else self.floor_pages - self.hot_pages
-
     def bytes_of(self, rows: int) -> int:
         """Bytes of rows over all layers, where `page_bytes` was given."""
         return rows * self.page_bytes // self.page_rows

@@ -1,5 +1,7 @@
 """Which rows are copied to the host in a step."""
 
+from collections.abc import Iterator
+
 from hisparse.host.coordinator.books import Books
 from hisparse.host.coordinator.messages import SpillReason, Transfer
 from hisparse.host.coordinator.moves import PageEvent
@@ -62,12 +64,10 @@ class Spilling:
             rows = min(page_rows, copying.sent - page * page_rows)
             left -= rows == page_rows
             planned.append(self._launch(record, page, 0, rows=rows))
-        goal = self.goal(record)
-        while copying.sent < goal and left:
-            page, first = divmod(copying.sent, page_rows)
-            if page in copying.stale:
+        missing = self.goal(record) - copying.sent
+        for page, first, rows in split_rows(copying.sent, missing, page_rows):
+            if not left or page in copying.stale:
                 break
-            rows = min(page_rows - first, goal - copying.sent)
             left -= rows == page_rows
             copying.sent += rows
             planned.append(self._launch(record, page, first, rows=rows))
@@ -99,20 +99,18 @@ class Spilling:
         return "preempt" if record.phase == Phase.WAITING else "finish"
 
 
-def split_rows(position: int, rows: int, page_rows: int) -> list[tuple[int, int, int]]:
+def split_rows(position: int, rows: int, page_rows: int) -> Iterator[tuple[int, int, int]]:
     """Split a run of rows at page edges.
 
-    Returns:
+    Yields:
         Page, first row in it and rows, for each page.
     """
-    parts = []
     end = position + rows
     while position < end:
         page, first = divmod(position, page_rows)
         taken = min(page_rows - first, end - position)
-        parts.append((page, first, taken))
+        yield page, first, taken
         position += taken
-    return parts
 
 
 def written_rows(*, computed: int, scheduled: int, placeholders: int = 0, lookahead: int = 0) -> tuple[int, int]:

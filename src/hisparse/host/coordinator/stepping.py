@@ -49,10 +49,14 @@ class Stepping:
         asking = budget.take_asking()
         self._refused_steps = self._refused_steps + 1 if asking else 0
         not_counted = 0 if self._refused_steps <= PATIENCE_STEPS else budget.giving
-        wanted = max(books.settings.watermark_pages, *asking.values(), 0)
+        asked = max(asking.values(), default=0)
+        for record in list(budget.whole) if asked else ():
+            if books.spare_pages + budget.giving - not_counted < asked:
+                self._room.cut_promise(record)
+        wanted = max(books.settings.watermark_pages, asked)
         while budget.over and books.spare_pages + budget.giving - not_counted < wanted:
             if not self._room.activate(next(iter(budget.over))):
                 break
-        for record, num_pages in asking.items():
-            if record is not None and books.spare_pages + budget.giving - not_counted < num_pages:
-                self._room.activate(record)
+        for asker, num_pages in asking.items():
+            if asker is not None and books.spare_pages + budget.giving - not_counted < num_pages:
+                self._room.activate(asker)
