@@ -228,11 +228,48 @@ def test_a_full_disk_takes_cached_pages_before_a_running_request(
 def test_a_claim_grows_into_cached_pages() -> None:
     """Growing without a word about room first evicts what it needs, and no more."""
     ledger = PageLedger(4, 4)
-    ledger.adopt(keys_of("abcdefghijkl"), np.array([0, 1, 2], np.int32))
+    ledger.adopt([(keys_of("abcdefghijkl"), np.array([0, 1, 2], np.int32))])
     claim = ledger.open(8)
     ledger.grow(claim, 8, replace_tail=False)
     ledger.check()
     assert (claim.table.tolist(), ledger.cached_pages) == ([2, 3], 2)
+
+
+def test_long_requests_are_admitted_by_what_the_pool_holds() -> None:
+    """Of requests of 63,000 tokens three fit 245,760; a fourth waits for one to end, and a hundred leave nothing."""
+    ledger = PageLedger(245_760 // 64, 64)
+    claims = [ledger.open(63_000) for _ in range(3)]
+    with pytest.raises(HostPoolFullError, match=r"985 pages needed, 885 free of 3840"):
+        ledger.open(63_000)
+    ledger.drop(claims.pop())
+    claims.append(ledger.open(63_000))
+    for claim in claims:
+        ledger.drop(claim)
+    for _ in range(100):
+        claim = ledger.open(63_000)
+        ledger.grow(claim, 63_000, replace_tail=False)
+        ledger.drop(claim)
+    ledger.check()
+    assert ledger.free_pages == 3840
+
+
+def test_what_is_asked_again_and_again_stays(make_pool: MakePool) -> None:
+    """Over thousands of requests, some ended in flight, a beginning that every fourth one asks for is always there."""
+    pool = make_pool(32, 4, (ROW_BYTES,), "ram")
+    rng = np.random.default_rng(0)
+    run(pool, "hothothothot").close()
+    for number in range(2000):
+        request = run(pool, f"{number:04d}" * 2 if number % 4 else "hothothothot", max_positions=16)
+        if number % 4 == 0:
+            assert read(pool, request)[:12] == "hothothothot"
+        if rng.random() < 0.3:
+            pages = request.pages
+            pool.ledger.pin(pages)
+            request.close()
+            pool.ledger.unpin(pages)
+        request.close()
+    assert pool.prefix_hit_tokens == 500 * 12
+    assert counts(pool) == (32, 0, 0, 32)
 
 
 # ------------------------------------------------------------------------- pins
@@ -351,15 +388,15 @@ def test_every_exit_leaves_the_same_pages(pool: HostPool) -> None:
 def test_rows_of_an_earlier_process_are_adopted(pool: HostPool) -> None:
     """Free pages can be cached under a chain of keys; pages in use, or given twice, are refused whole."""
     keys = keys_of("abcdefghijkl")
-    assert pool.ledger.adopt(keys, np.array([7, 2, 9], np.int32)) == 3
+    assert pool.ledger.adopt([(keys, np.array([7, 2, 9], np.int32))]) == 3
     assert counts(pool) == (12, 0, 0, 3)
     request = pool.admit(48, keys=keys)
     assert request.pages.tolist() == [7, 2, 9]
     for pages in ([7, 2, 9, 2], [7, 2, 9, 10, 10]):
         with pytest.raises(StateError, match=r"is not free|given twice"):
-            pool.ledger.adopt([*keys, *keys_of("zzzzyyyy")][: len(pages)], np.array(pages, np.int32))
+            pool.ledger.adopt([([*keys, *keys_of("zzzzyyyy")][: len(pages)], np.array(pages, np.int32))])
     with pytest.raises(StateError, match="1 pages were given for 2 keys"):
-        pool.ledger.adopt(keys_of("zzzzyyyy"), np.array([1], np.int32))
+        pool.ledger.adopt([(keys_of("zzzzyyyy"), np.array([1], np.int32))])
     request.extend(48)
     assert counts(pool) == (0, 12, 0, 0)
 
@@ -404,7 +441,7 @@ def test_the_recount_finds_wrong_caching() -> None:
         (lambda ledger: ledger.pins.__setitem__(0, 1), "stack 8 .* used 1 .* cached 0"),
     ):
         ledger = PageLedger(9, 4)
-        ledger.adopt(keys_of("abcd"), np.array([0], np.int32))
+        ledger.adopt([(keys_of("abcd"), np.array([0], np.int32))])
         ledger.check()
         damage(ledger)
         with pytest.raises(AccountingError, match=message):

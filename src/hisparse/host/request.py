@@ -106,13 +106,12 @@ class RequestPages:
                 given twice; nothing was changed.
         """
         claim = self._open_claim()
-        first = min(claim.published, len(keys))
         entered = self._ledger.publish(claim, keys)
         if entered:
-            pages = claim.pages[first : len(keys)]
-            new = np.flatnonzero(self._ledger.index.has(pages))
-            parents = [keys[first + idx - 1] if first + idx else None for idx in new.tolist()]
-            self._storage.publish(pages[new], [keys[first + idx] for idx in new.tolist()], parents=parents)
+            # What enters the index follows what is in it: the last pages of those named.
+            first = len(keys) - entered
+            parents = [keys[first - 1] if first else None, *keys[first:-1]]
+            self._storage.publish(claim.pages[first : len(keys)], keys[first:], parents=parents)
         return entered
 
     def truncate(self, length: int) -> None:
