@@ -28,11 +28,13 @@ class Room:
         floor = self._books.budget.floor_of(promised)
         self._check(None, floor, unpromised=floor)
 
-    def cut_promise(self, record: RequestRecord) -> None:
+    def cut_promise(self, record: RequestRecord) -> bool:
         """Promise a request less than all its pages, where it then could be moved to a hot buffer."""
         books = self._books
-        if books.spare_pages + books.budget.spared_by_cut(record) >= books.settings.hot_pages:
+        can = books.spare_pages + books.budget.spared_by_cut(record) >= books.settings.hot_pages
+        if can:
             books.budget.cut(record)
+        return can
 
     def fits(self, record: RequestRecord, num_pages: int, *, leaving_free: int) -> bool:
         """Return whether a request can get pages and `leaving_free` unpromised ones remain.  Reads only."""
@@ -145,14 +147,33 @@ class Room:
     def _check(self, record: RequestRecord | None, num_pages: int, *, unpromised: int) -> None:
         """Refuse pages for a request, or for one to be admitted, of which some are not promised to it."""
         books = self._books
+        if self._is_spare(record, unpromised):
+            return
+        cut = self._cut_promises(record, unpromised)
         kept_free = books.budget.kept_free(record)
-        if unpromised + kept_free > books.spare_pages:
-            books.budget.ask(record, unpromised + kept_free)
+        if not self._is_spare(record, unpromised):
+            for promised in cut:
+                books.budget.open(promised, whole=True)
+            # Once others are moved to hot buffers, room for the next one has to stay.
+            books.budget.ask(record, unpromised + books.settings.hot_pages)
             raise DevicePagesFullError(
                 f"device is full: {num_pages} pages needed, {unpromised} of them beyond what is promised, "
                 f"{max(0, books.spare_pages - kept_free)} free of {books.device.pages} ({books.budget.promised} "
                 f"promised to running requests, {kept_free} kept for the next hot buffer); {_KNOBS}"
             )
+
+    def _is_spare(self, record: RequestRecord | None, unpromised: int) -> bool:
+        return unpromised + self._books.budget.kept_free(record) <= self._books.spare_pages
+
+    def _cut_promises(self, record: RequestRecord | None, unpromised: int) -> list[RequestRecord]:
+        """Cut promises of all pages until pages are spare, or there is none to cut; returns whose were cut."""
+        cut = []
+        for promised in list(self._books.budget.whole):
+            if self._is_spare(record, unpromised):
+                break
+            if promised is not record and self.cut_promise(promised):
+                cut.append(promised)
+        return cut
 
     def _take(self, record: RequestRecord, num_pages: int) -> list[int]:
         books = self._books
