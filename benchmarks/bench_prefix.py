@@ -58,7 +58,7 @@ def contenders(tokens: np.ndarray) -> dict[str, Callable[[int], harness.Call]]:
     def evict() -> harness.Call:
         if full.cached_pages < 2:
             full.ledger.clear_index()
-            full.ledger.adopt(keys, np.arange(PREFIX_PAGES, dtype=np.int32))
+            full.ledger.adopt([(keys, np.arange(PREFIX_PAGES, dtype=np.int32))])
         return lambda: full.ledger.evict(1)
 
     other = keys_of(np.concatenate([tokens[: tokens.size // 2], tokens[: tokens.size // 2]]))

@@ -152,10 +152,21 @@ def test_altered_rows_are_a_miss(open_pool: OpenPool, layer: int, *, verify: boo
         assert pool.recovery.pages == 4
         assert [read(pool, "abcd"), read(pool, "abcd")] == [2, 2]
         assert pool.recovery.ignored == {"altered": 1}
+        assert (pool.prefix_queried_tokens, pool.prefix_hit_tokens) == (32, 16)
         pool.check()
     with open_pool() as pool:
         assert (pool.recovery.pages, pool.recovery.ignored) == (2, {"orphaned": 1})
+
+
+def test_a_page_that_was_altered_is_published_anew(open_pool: OpenPool) -> None:
+    """Its key is free at once: the next request computes the page, and later ones and starts find it."""
+    with open_pool() as pool:
+        spoil(pool, int(write(pool, "abcd").pages[1]), data=b"spoiled")
+    with open_pool() as pool:
         write(pool, "abcd")
+        assert read(pool, "abcd") == 4
+        assert pool.recovery.ignored == {"altered": 1}
+        pool.check()
     with open_pool() as pool:
         assert read(pool, "abcd") == 4
 

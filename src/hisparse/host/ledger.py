@@ -1,7 +1,7 @@
 """Who holds which page: free pages, references, promises, pins and the prefix index."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -310,29 +310,28 @@ class PageLedger:
         """Forget all keys; cached pages become free. Returns how many did."""
         return self._unindex(self.index.clear())
 
-    def adopt(self, keys: Sequence[PageKey], pages: Pages) -> int:
-        """Cache free pages under a chain of keys from its beginning: the rows of an earlier process.
+    def discard(self, page: int) -> int:
+        """Forget the keys of an indexed page and of all that follow it; returns how many pages became free."""
+        return self._unindex(self.index.remove(page))
+
+    def adopt(self, chains: Iterable[tuple[Sequence[PageKey], Pages]]) -> int:
+        """Cache free pages under chains of keys, each from its beginning: the rows of an earlier process.
 
         Returns:
             How many entered the index; where a key is there already, its page keeps it.
 
         Raises:
-            StateError: A page is not free, or a key or page is given twice; nothing was changed.
+            StateError: A page is not free, or a key or page is given twice; of its chain nothing was changed.
         """
-        known = self.index.lookup(keys).size
-        taken = self._stack[: self._stacked]
-        if len(pages) != len(keys):
-            raise StateError(f"{len(pages)} pages were given for {len(keys)} keys")
-        missing = pages[known:][~np.isin(pages[known:], taken)]
-        if missing.size:
-            raise StateError(f"page {missing[0]} is not free: it cannot be adopted under a key")
-        entered = self.index.insert(keys, pages)
-        left = taken[~np.isin(taken, entered)]
-        self._stack[: left.size] = left
-        self._stacked = left.size
-        self.shares[entered] += _INDEXED
-        self.index.release(entered)
-        return int(entered.size)
+        stacked = self._stack[: self._stacked].copy()
+        free = np.isin(np.arange(self.pages), stacked)
+        try:
+            self.index.adopt(chains, free)
+        finally:
+            self.shares[stacked[~free[stacked]]] += _INDEXED
+            self._stacked = 0
+            self._push(stacked[free[stacked]][::-1])
+        return int(stacked.size - self._stacked)
 
     def check(self) -> None:
         """Recount every page.  Reads only.

@@ -67,8 +67,7 @@ class HostPool:
         self._storage = open_storage(
             self._geometry, storage, allocate=allocate, verify=verify, identity=identity_of(identity, layers)
         )
-        for keys, kept in self._storage.recovered():
-            self._ledger.adopt(keys, kept)
+        self._ledger.adopt(self._storage.recovered())
 
     def __enter__(self) -> Self:
         """Return the pool itself."""
@@ -162,8 +161,7 @@ class HostPool:
         self._ledger.check_room(needed)
         self._storage.check_room(self._ledger.promised_pages + needed)
         if self.recovery:
-            keys = keys[: max_positions // self.page_rows]
-            keys = keys[: self._storage.sound(self._ledger.index.lookup(keys))]
+            self._discard_unsound(keys[: max_positions // self.page_rows])
         return RequestPages(self._ledger, self._storage, self._ledger.admit(max_positions, keys))
 
     def rearrange(self, requests: Sequence[RequestPages], sources: Sequence[int]) -> list[RequestPages]:
@@ -264,6 +262,13 @@ class HostPool:
     def close(self) -> None:
         """Give memory or file back; the pool's requests are of no use afterwards.  Harmless when closed."""
         self._storage.close()
+
+    def _discard_unsound(self, keys: Sequence[PageKey]) -> None:
+        """Forget the first page of a chain whose rows are not what was published, and what follows it."""
+        pages = self._ledger.index.lookup(keys)
+        sound = self._storage.sound(pages)
+        if sound < pages.size:
+            self._ledger.discard(int(pages[sound]))
 
     def _check_open(self) -> None:
         self._storage.rows(0)

@@ -1,7 +1,7 @@
 """The prefix index: which pages hold which beginnings, and in which order they give way."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -118,6 +118,26 @@ class PrefixIndex:
         self._named[run.name] = run
         self._times.enter(added)
         return added
+
+    def adopt(self, chains: Iterable[tuple[Sequence[PageKey], Pages]], free: NDArray[np.bool_]) -> None:
+        """Index pages under chains of keys, each from its beginning, idle from the start.
+
+        Args:
+            chains: Keys and int32 pages.
+            free: bool ``[pages]``, what may be indexed; becomes False where it is.
+
+        Raises:
+            StateError: A page is not free, or a key or page is given twice; of its chain nothing was changed.
+        """
+        for keys, pages in chains:
+            if len(pages) != len(keys):
+                raise StateError(f"{len(pages)} pages were given for {len(keys)} keys")
+            added = pages[self.lookup(keys).size :]
+            if not free[added].all():
+                raise StateError(f"page {added[~free[added]][0]} is not free: it cannot be adopted under a key")
+            entered = self.insert(keys, pages)
+            free[entered] = False
+            self.release(entered)
 
     def reuse(self, pages: Numbers) -> None:
         """Note that pages, a chain from its beginning, are used again.
