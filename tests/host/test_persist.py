@@ -300,6 +300,31 @@ def test_publishing_waits_for_the_disk_if_asked(open_pool: OpenPool, monkeypatch
             assert calls == expected
 
 
+@pytest.mark.parametrize(("options", "found"), [("&fsync", 4), ("", 0)])
+def test_what_was_waited_for_outlives_the_machine(
+    open_pool: OpenPool, options: str, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``fsync`` a disk that has only what it was made to write has all that was published; without, nothing."""
+    on_disk = []
+    write_through = os.fdatasync
+
+    def sync(fd: int) -> None:
+        write_through(fd)
+        on_disk.append(os.pread(fd, os.fstat(fd).st_size, 0))
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with open_pool(options) as pool:
+        path = kept(pool).path
+        write(pool, "abcd").close()
+        request = pool.admit(16)
+        request.extend(16)
+        pool.write(0, request.rows(np.arange(16)), content(keys_of("wxyz"), 0))
+    path.write_bytes(on_disk[-1])
+    with open_pool(options) as pool:
+        assert read(pool, "abcd") == found
+        assert pool.recovery.ignored == {}
+
+
 @pytest.mark.parametrize("error", [DiskFullError("full"), StorageError("broken")])
 def test_pages_the_disk_does_not_take_cost_nothing_else(
     open_pool: OpenPool, error: OSError, monkeypatch: pytest.MonkeyPatch
