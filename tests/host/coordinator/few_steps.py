@@ -1,7 +1,9 @@
 """What tests of a coordinator write often."""
 
+from contextlib import suppress
 from typing import Any
 
+from hisparse.errors import DevicePagesFullError
 from hisparse.host.coordinator import HiSparseCoordinator, StepPlan
 from hisparse.host.ledger import PageLedger
 
@@ -45,6 +47,19 @@ def compute(coordinator: HiSparseCoordinator, request: str, length: int) -> Step
     """Let a request have a length and compute it."""
     coordinator.append(request, length)
     return step(coordinator)
+
+
+def fill(
+    coordinator: HiSparseCoordinator, request: str, length: int, *, rows: int = PAGE_ROWS, workers: int = 1
+) -> None:
+    """Compute a request up to a length, some rows a step; wait where the device is full."""
+    steps = 0
+    while (now := coordinator.length_of(request)) < length:
+        steps += 1
+        assert steps < 1000
+        with suppress(DevicePagesFullError):
+            coordinator.append(request, min(length, now + rows))
+        step(coordinator, workers)
 
 
 def is_empty(coordinator: HiSparseCoordinator) -> bool:

@@ -38,6 +38,7 @@ class Model:
     lookahead: int = 0
     lives: int = 0
     is_running: bool = True
+    is_placed: bool = False
 
     def value(self, position: int) -> Value:
         """Return what is computed at a position: the same under the same key, never the same twice elsewhere."""
@@ -183,6 +184,7 @@ class World:
             if name not in self.waiting:
                 self.models[name].computed = len(self.models[name].values)
                 self.models[name].lookahead = 0
+                self.models[name].is_placed = True
         for transfer in plan.transfers:
             assert transfer.id >= self.given
             self.given = transfer.id + 1
@@ -219,7 +221,7 @@ class World:
         """Take a request off the device."""
         self.coordinator.preempt(name, flush=flush)
         model = self.models[name]
-        model.is_running = False
+        model.is_running = model.is_placed = False
         del model.values[model.computed :]
 
     def resume(self, name: str) -> bool:
@@ -283,7 +285,7 @@ class World:
         for position in range(self.coordinator.durable_positions(name)):
             page, row = divmod(position, PAGE_ROWS)
             assert worker.host[table[page]][row] == model.values[position]
-        if model.is_running and name in worker.rows and name not in self.waiting:
+        if model.is_placed:
             for position, value in enumerate(worker.read(model)):
                 at_host = isinstance(value, tuple) and value[0] == "host"
                 found = worker.host[table[value[1]]][value[2]] if at_host else value

@@ -1,23 +1,10 @@
 """Faults that were reported elsewhere: requests that end at a bad moment, pools that run full, copies that fail."""
 
-from contextlib import suppress
-
 import pytest
-from few_steps import PAGE_ROWS, answer, compute, is_empty, make, make_keys, step
+from few_steps import PAGE_ROWS, answer, compute, fill, is_empty, make, make_keys, step
 
 from hisparse.errors import DevicePagesFullError, HostPoolFullError, PositionError, SettingError, StateError
-from hisparse.host.coordinator import HiSparseCoordinator, StepPlan
-
-
-def fill(coordinator: HiSparseCoordinator, request: str, length: int, rows: int) -> None:
-    """Compute a request up to a length, some rows a step; wait where the device is full."""
-    steps = 0
-    while (now := coordinator.length_of(request)) < length:
-        steps += 1
-        assert steps < 1000
-        with suppress(DevicePagesFullError):
-            coordinator.append(request, min(length, now + rows))
-        step(coordinator)
+from hisparse.host.coordinator import StepPlan
 
 
 @pytest.mark.parametrize("is_acknowledged_first", [True, False])
@@ -102,7 +89,7 @@ def test_all_pages_are_found_after_a_request_ends(spill: str) -> None:
     coordinator = make(host_pages=500, device_pages=100, max_spill_pages=16, spill=spill)
     keys = make_keys(217)
     coordinator.admit("a", max_positions=218 * PAGE_ROWS, keys=keys)
-    fill(coordinator, "a", 217 * PAGE_ROWS, 16 * PAGE_ROWS)
+    fill(coordinator, "a", 217 * PAGE_ROWS, rows=16 * PAGE_ROWS)
     coordinator.finish("a")
     for _ in range(20):
         step(coordinator)
@@ -260,10 +247,10 @@ def test_a_failing_request_keeps_what_was_durable() -> None:
 
 
 def test_a_device_that_holds_all_keeps_all() -> None:
-    """A request whose pages all fit is resident to its last page, and makes room when others come."""
-    coordinator = make(device_pages=20, hot_pages=4)
+    """A request whose pages all fit is resident until others come, and makes room for them."""
+    coordinator = make(device_pages=24, hot_pages=4)
     coordinator.admit("a", max_positions=20 * PAGE_ROWS)
-    fill(coordinator, "a", 12 * PAGE_ROWS, PAGE_ROWS)
+    fill(coordinator, "a", 16 * PAGE_ROWS, rows=PAGE_ROWS)
     assert coordinator.stats().totals.activations == 0
     before = coordinator.stats().device_pages
     with pytest.raises(DevicePagesFullError, match="7 pages needed"):
@@ -272,15 +259,15 @@ def test_a_device_that_holds_all_keeps_all() -> None:
     step(coordinator)
     coordinator.admit("b", max_positions=20 * PAGE_ROWS)
     for name in "ab":
-        fill(coordinator, name, 20 * PAGE_ROWS, PAGE_ROWS)
+        fill(coordinator, name, 20 * PAGE_ROWS, rows=PAGE_ROWS)
     assert coordinator.stats().totals.activations == 2
 
 
 def test_a_device_of_all_pages_needs_no_hot_buffer() -> None:
-    """With as many device pages as a request may have it never gets a hot buffer."""
-    coordinator = make(device_pages=20, hot_pages=4)
+    """With as many device pages as a request may have, and hot buffers elsewhere, it never gets one."""
+    coordinator = make(device_pages=20, hot_pages=0)
     coordinator.admit("a", max_positions=20 * PAGE_ROWS)
-    fill(coordinator, "a", 20 * PAGE_ROWS, 3 * PAGE_ROWS)
+    fill(coordinator, "a", 20 * PAGE_ROWS, rows=3 * PAGE_ROWS)
     stats = coordinator.stats()
     assert (stats.totals.activations, stats.device_pages["resident"]) == (0, 20)
 

@@ -1,7 +1,7 @@
 """Cases that other implementations of the same idea assert, with pages of 16 rows."""
 
 import pytest
-from few_steps import PAGE_ROWS, answer, compute, is_empty, make, make_keys, step
+from few_steps import PAGE_ROWS, answer, compute, fill, is_empty, make, make_keys, step
 
 from hisparse.errors import HostPoolFullError
 from hisparse.host.coordinator import ResidencyUpdate, split_rows, written_rows
@@ -139,10 +139,7 @@ def test_reused_copies_are_read_on_the_host() -> None:
     compute(coordinator, "a", 48)
     coordinator.finish("a")
     coordinator.admit("b", max_positions=128)
-    for length in (48, 96, 128):
-        for _ in range(3):
-            step(coordinator)
-        compute(coordinator, "b", length)
+    fill(coordinator, "b", 128)
     coordinator.abort("b")
     step(coordinator)
     coordinator.admit("c", max_positions=320, keys=keys)
@@ -159,9 +156,7 @@ def test_a_failed_restore_leaves_nothing() -> None:
     answer(coordinator, coordinator.plan_step(), workers=2)
     coordinator.finish("a")
     coordinator.admit("other", max_positions=128)
-    for length in range(PAGE_ROWS, 129, PAGE_ROWS):
-        coordinator.append("other", length)
-        step(coordinator, workers=2)
+    fill(coordinator, "other", 128, workers=2)
     coordinator.finish("other")
     step(coordinator, workers=2)
     before = coordinator.stats()

@@ -10,8 +10,8 @@ class Budget:
     buffer, its pinned tail and one page more. The former is cut to the latter when others ask for pages.
     ``promised`` is what of all floors is not held yet; it never exceeds the pages that can be taken, so a request
     within its floor always goes on. While a request without a hot buffer holds pages in which its own would lie, or
-    more, one hot buffer's worth stays spare: so one after the other can be moved to a hot buffer and give its pages
-    up, and nobody waits for ever.
+    may come to, one hot buffer's worth stays spare: so one after the other can be moved to a hot buffer and give its
+    pages up, and nobody waits for ever.
 
     Attributes:
         promised: Pages promised and not held.
@@ -96,7 +96,7 @@ class Budget:
     def kept_free(self, record: RequestRecord | None = None) -> int:
         """Spare pages that have to stay when `record`, or a new request, takes pages that need a check.  Reads only."""
         is_cold = record is not None and not record.share.is_hot and not record.share.is_whole
-        return self._hot_pages if is_cold or self.over else 0
+        return self._hot_pages if is_cold or self.over or self.whole else 0
 
     def is_sure(self, record: RequestRecord, num_pages: int) -> bool:
         """Return whether a request may take pages whatever others do.  Reads only."""

@@ -41,7 +41,7 @@ class Room:
         return self._books.spare_pages - self._books.budget.beyond(record, num_pages) >= leaving_free
 
     def _fits_new(self, num_pages: int) -> bool:
-        return self._books.spare_pages - num_pages >= self._books.budget.kept_free()
+        return self._books.spare_pages - num_pages >= self._books.settings.hot_pages
 
     def take(self, record: RequestRecord, num_pages: int) -> list[int]:
         """Give a request device pages; what was readable in them is lost to its readers.
