@@ -1,76 +1,15 @@
-"""Pools whose published pages outlive them: what comes back, what is proven first, what is never served."""
+"""Pools whose published pages outlive them: what comes back, in which order, and what a full disk does."""
 
 import os
-import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
+from kept_pools import LAYERS, PAGE_ROWS, PAGES, OpenPool, content, kept, keys_of, read, write
 
-from hisparse.errors import CorruptPoolError, DiskFullError, HostPoolFullError, StateError, StorageError
-from hisparse.host import HostPool, RequestPages
-from hisparse.host.persist import KeptStorage
-from hisparse.layout import PageKey, RowFormat, page_keys
-
-PAGES, PAGE_ROWS = 16, 4
-LAYERS = [RowFormat("latent", 97, 97), RowFormat("index", 48, 48)]
-OpenPool = Callable[..., HostPool]
-
-
-def keys_of(text: str) -> list[PageKey]:
-    """Return the keys of a document, a page for each letter."""
-    tokens = np.repeat(np.frombuffer(text.encode(), np.uint8), PAGE_ROWS)
-    return page_keys(tokens, PAGE_ROWS, model="m", revision=None, dtype="u1", row_format=LAYERS)
-
-
-def content(keys: Sequence[PageKey], layer: int) -> NDArray[np.uint8]:
-    """Return the rows that pages must have; they follow from the keys."""
-    shape = (PAGE_ROWS, LAYERS[layer].row_bytes)
-    pages = [np.random.default_rng([layer, *key]).integers(0, 256, shape, np.uint8) for key in keys]
-    return np.concatenate(pages) if pages else np.empty((0, shape[1]), np.uint8)
-
-
-def write(pool: HostPool, text: str) -> RequestPages:
-    """Admit a document, write what was not found, publish it; returns the open request."""
-    keys = keys_of(text)
-    request = pool.admit(len(keys) * PAGE_ROWS, keys=keys)
-    first = request.length
-    request.extend(len(keys) * PAGE_ROWS)
-    for layer in range(len(LAYERS)):
-        positions = np.arange(first, request.length)
-        pool.write(layer, request.rows(positions), content(keys, layer)[first:])
-    request.publish(keys)
-    return request
-
-
-def read(pool: HostPool, text: str) -> int:
-    """Return how many pages of a document are found; all of their bytes are right."""
-    keys = keys_of(text)
-    request = pool.admit(len(keys) * PAGE_ROWS, keys=keys)
-    found = request.length // PAGE_ROWS
-    for layer, row_format in enumerate(LAYERS):
-        out = np.empty((request.length, row_format.row_bytes), np.uint8)
-        pool.read(layer, request.rows(np.arange(request.length)), out)
-        np.testing.assert_array_equal(out, content(keys[:found], layer))
-    request.close()
-    return found
-
-
-def kept(pool: HostPool) -> KeptStorage:
-    """Return the storage of a pool, which is kept."""
-    assert isinstance(pool._storage, KeptStorage)
-    return pool._storage
-
-
-def spoil(pool: HostPool, page: int, *, layer: int = 0, data: bytes = b"\0") -> None:
-    """Write bytes into the last row of a page behind the pool's back."""
-    storage = kept(pool)
-    offset = storage._file.offsets[layer] + (page + 1) * PAGE_ROWS * LAYERS[layer].row_bytes - len(data)
-    os.pwrite(storage._file.fd, data, offset)
+from hisparse.errors import DiskFullError, HostPoolFullError, StateError, StorageError
+from hisparse.host import HostPool
+from hisparse.layout import RowFormat
 
 
 @pytest.fixture
@@ -138,81 +77,6 @@ def test_another_size_starts_anew_and_says_so(open_pool: OpenPool) -> None:
         assert (pool.recovery.pages, pool.recovery.ignored) == (0, {"geometry": 1})
         write(pool, "abcd").close()
         assert read(pool, "abcd") == 4
-
-
-@pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("verify", [True, False])
-def test_altered_rows_are_a_miss(open_pool: OpenPool, layer: int, *, verify: bool) -> None:
-    """A page with one changed byte in any layer ends the prefix that is found; it is counted, and gone for good."""
-    with open_pool() as pool:
-        pages = write(pool, "abcd").pages
-        old = content(keys_of("abcd"), layer)[3 * PAGE_ROWS - 1, -1]
-        spoil(pool, int(pages[2]), layer=layer, data=bytes([old ^ 1]))
-    with open_pool(verify=verify) as pool:
-        assert pool.recovery.pages == 4
-        assert [read(pool, "abcd"), read(pool, "abcd")] == [2, 2]
-        assert pool.recovery.ignored == {"altered": 1}
-        assert (pool.prefix_queried_tokens, pool.prefix_hit_tokens) == (32, 16)
-        pool.check()
-    with open_pool() as pool:
-        assert (pool.recovery.pages, pool.recovery.ignored) == (2, {"orphaned": 1})
-
-
-def test_a_page_that_was_altered_is_published_anew(open_pool: OpenPool) -> None:
-    """Its key is free at once: the next request computes the page, and later ones and starts find it."""
-    with open_pool() as pool:
-        spoil(pool, int(write(pool, "abcd").pages[1]), data=b"spoiled")
-    with open_pool() as pool:
-        write(pool, "abcd")
-        assert read(pool, "abcd") == 4
-        assert pool.recovery.ignored == {"altered": 1}
-        pool.check()
-    with open_pool() as pool:
-        assert read(pool, "abcd") == 4
-
-
-def test_lost_rows_are_a_miss(open_pool: OpenPool) -> None:
-    """A page whose rows never reached the disk, all zeros, is not taken for one of zeros."""
-    with open_pool() as pool:
-        page = int(write(pool, "ab").pages[1])
-        for layer, row_format in enumerate(LAYERS):
-            spoil(pool, page, layer=layer, data=bytes(PAGE_ROWS * row_format.row_bytes))
-    with open_pool() as pool:
-        assert read(pool, "ab") == 1
-
-
-def test_pages_that_a_plan_takes_unasked_are_proven(open_pool: OpenPool) -> None:
-    """A claim opened beside the pool's own admission is refused an altered page at the first gather, not later."""
-    with open_pool() as pool:
-        spoil(pool, int(write(pool, "ab").pages[1]), layer=1, data=b"spoiled")
-    with open_pool() as pool:
-        pages = pool.ledger.index.lookup(keys_of("ab"))
-        pool.ledger.open(8, pages)
-        rows = (pages[:, None].astype(np.int64) * PAGE_ROWS + np.arange(PAGE_ROWS)).reshape(-1)
-        out = np.full((8, 97), 9, np.uint8)
-        with pytest.raises(CorruptPoolError, match=rf"page {pages[1]} is not what was published; end the requests"):
-            pool.gather(0, rows, out)
-        assert (out == 9).all()
-        assert pool.gather(0, rows[:4], out[:4]) == 4 * 97
-        np.testing.assert_array_equal(out[:4], content(keys_of("a"), 0))
-
-
-def test_rows_that_cannot_be_read_are_a_miss(open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that the disk does not give is not found, and counted."""
-    with open_pool() as pool:
-        write(pool, "ab")
-    with open_pool() as pool:
-        page = int(pool.ledger.index.lookup(keys_of("ab"))[1])
-        rows = {page * PAGE_ROWS + 2}
-
-        def fetch(_plan: object, wanted: NDArray[np.int64], _scratch: object) -> int:
-            return min(rows & set(wanted.tolist()), default=-1)
-
-        with monkeypatch.context() as patch:
-            patch.setattr("hisparse.host.persist.fetch_rows", fetch)
-            assert read(pool, "ab") == 1
-        assert read(pool, "ab") == 1
-        assert pool.recovery.ignored == {"unreadable": 1}
 
 
 def test_a_page_that_is_written_again_is_withdrawn_first(open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,41 +248,3 @@ def test_a_closed_pool_keeps_nothing_more(open_pool: OpenPool) -> None:
     with pytest.raises(StateError, match="closed"):
         storage.sound(np.zeros(1, np.int32))
     open_pool().close()
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file of three documents."""
-    directory = tmp_path_factory.mktemp("published")
-    with HostPool(PAGES, PAGE_ROWS, LAYERS, f"disk:{directory}?persist") as pool:
-        for text in ("abcd", "abxy", "e"):
-            write(pool, text).close()
-    [path] = directory.iterdir()
-    return path
-
-
-damage = st.tuples(st.integers(0, 20_000), st.binary(min_size=1, max_size=40), st.integers(1, 40))
-
-
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(places=st.lists(damage, max_size=6), length=st.none() | st.integers(0, 20_000))
-def test_whatever_happens_to_a_file_no_wrong_byte_is_served(
-    published: Path, tmp_path: Path, places: list[tuple[int, bytes, int]], length: int | None
-) -> None:
-    """A file with bytes written anywhere or its end cut off gives the pages that are right, and no others."""
-    directory = tmp_path / "spoiled"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(mode=0o700)
-    data = bytearray(published.read_bytes())
-    for offset, filling, times in places:
-        at = offset % len(data)
-        data[at : at + len(filling) * times] = (filling * times)[: len(data) - at]
-    (directory / published.name).write_bytes(data[:length])
-    (directory / published.name).chmod(0o600)
-    with HostPool(PAGES, PAGE_ROWS, LAYERS, f"disk:{directory}?persist") as pool:
-        found = [read(pool, text) for text in ("abcd", "abxy", "e")]
-        pool.check()
-        write(pool, "abxy").close()
-        assert read(pool, "abxy") <= 4
-        if not places and (length is None or length >= len(data)):
-            assert found == [4, 4, 1]
