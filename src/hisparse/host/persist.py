@@ -106,6 +106,11 @@ class KeptStorage(FileStorage):
                 logger.warning("pages are not kept beyond this process: %s", error)
             self._ignored["unwritten"] += len(pages)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether there are pages of an earlier process that nobody has proven, or that are not what they were."""
+        return bool(self._doubtful.any())
+
     def sound(self, pages: Pages) -> int:
         """Return how many of the first pages have rows that can be served.
 

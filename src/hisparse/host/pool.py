@@ -160,7 +160,7 @@ class HostPool:
         needed = pages_for(max_positions, self.page_rows)
         self._ledger.check_room(needed)
         self._storage.check_room(self._ledger.promised_pages + needed)
-        if self.recovery:
+        if self._storage.in_doubt:
             self._discard_unsound(keys[: max_positions // self.page_rows])
         return RequestPages(self._ledger, self._storage, self._ledger.admit(max_positions, keys))
 

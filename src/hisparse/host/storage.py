@@ -86,6 +86,10 @@ class Storage(Protocol):
     def recovered(self) -> list[tuple[list[PageKey], Pages]]:
         """Return the chains of keys and pages that an earlier process left, the newest last.  Reads only."""
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether there are pages of an earlier process that nobody has proven, or that are not what they were."""
+
     def sound(self, pages: Pages) -> int:
         """Return how many of the first pages have rows that can be served; reads those of an earlier process."""
 
@@ -104,6 +108,11 @@ class PassingStorage:
     def recovered(self) -> list[tuple[list[PageKey], Pages]]:
         """Return nothing: there was no earlier process."""
         return []
+
+    @property
+    def in_doubt(self) -> bool:
+        """No page is: this process wrote them all."""
+        return False
 
     def sound(self, pages: Pages) -> int:
         """Return the number of pages: this process wrote them."""
