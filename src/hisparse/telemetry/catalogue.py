@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from hisparse.telemetry.declarations import Catalogue as Catalogue  # noqa: PLC0414  marks what others import from here
+from hisparse.telemetry.host_metrics import host_tier_metrics
 from hisparse.telemetry.metadata import (
     CounterMetadata,
     Deprecation,
@@ -121,7 +122,8 @@ def _hot_metrics() -> dict[str, MetricMetadata]:
             log=None,
         ),
         "hisparse_hot_copied_bytes_total": CounterMetadata(
-            "Bytes copied between host and hot buffers by direction and layer, counted at the copy.",
+            "Bytes of rows copied by direction and layer, counted at the copy: to the device is into a hot buffer, "
+            "to the host is what was appended.",
             unit="bytes",
             labelnames=("direction", "layer"),
             labelvalues={"direction": DIRECTIONS},
@@ -165,6 +167,16 @@ def _host_metrics() -> dict[str, MetricMetadata]:
         ),
         "hisparse_host_capacity_bytes": GaugeMetadata(
             "Size of the host pool.", unit="bytes", across_ranks="sum", log="HiSparse host pool capacity"
+        ),
+        "hisparse_host_prefix_queried_tokens_total": CounterMetadata(
+            "Tokens of full pages that requests looked up in the host pool, each request once, when it starts.",
+            unit="tokens",
+            log="HiSparse prefix tokens queried",
+        ),
+        "hisparse_host_prefix_hit_tokens_total": CounterMetadata(
+            "Tokens of those that the host pool had, which were not computed again.",
+            unit="tokens",
+            log="HiSparse prefix tokens found",
         ),
         "hisparse_host_link_bytes_per_second": GaugeMetadata(
             "Speed at which this machine copies from the host to the device, measured once; 0 where not measured.",
@@ -316,6 +328,7 @@ CATALOGUE = Catalogue(
         **_operator_metrics(),
         **_hot_metrics(),
         **_host_metrics(),
+        **host_tier_metrics(),
         **_operator_offload_metrics(),
         **_deprecated_offload_metrics(),
         **_offload_metrics(),

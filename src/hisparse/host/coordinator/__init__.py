@@ -5,6 +5,7 @@ from hisparse.host.coordinator.counters import CoordinatorStats, Counters, HostL
 from hisparse.host.coordinator.messages import Activation, Admission, ResidencyUpdate, StepPlan, Transfer
 from hisparse.host.coordinator.moves import MOVES, PageEvent, PageState, moves_table
 from hisparse.host.coordinator.spilling import split_rows, written_rows
+from hisparse.host.coordinator.telemetry import record_coordinator
 
 __all__ = [
     "MOVES",
@@ -20,6 +21,7 @@ __all__ = [
     "StepPlan",
     "Transfer",
     "moves_table",
+    "record_coordinator",
     "split_rows",
     "written_rows",
 ]

@@ -4,12 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from hisparse.host.coordinator.messages import SPILL_REASONS
-
-REFUSALS = ("host", "device")
-IGNORED = ("duplicate", "unknown")
-KINDS = ("spill", "restore")
-DEVICE_USES = ("blank", "loose", "resident", "hot", "leaving")
+from hisparse.telemetry.host_metrics import IGNORED, PAGE_TRANSFERS, REFUSALS, SPILL_REASONS
 
 
 def _zeros(names: tuple[str, ...]) -> Callable[[], dict[str, int]]:
@@ -37,7 +32,7 @@ class Counters(msgspec.Struct, kw_only=True):
     spilled_bytes: dict[str, int] = msgspec.field(default_factory=_zeros(SPILL_REASONS))
     restored_pages: int = 0
     restored_bytes: int = 0
-    failed_transfers: dict[str, int] = msgspec.field(default_factory=_zeros(KINDS))
+    failed_transfers: dict[str, int] = msgspec.field(default_factory=_zeros(PAGE_TRANSFERS))
     ignored: dict[str, int] = msgspec.field(default_factory=_zeros(IGNORED))
     refused: dict[str, int] = msgspec.field(default_factory=_zeros(REFUSALS))
     preemptions: int = 0

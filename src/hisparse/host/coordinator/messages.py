@@ -10,7 +10,6 @@ VERSION = 1
 
 TransferKind = Literal["spill", "restore"]
 SpillReason = Literal["eager", "pressure", "finish", "preempt"]
-SPILL_REASONS: tuple[SpillReason, ...] = ("eager", "pressure", "finish", "preempt")
 
 
 class Transfer(msgspec.Struct, frozen=True, array_like=True):
