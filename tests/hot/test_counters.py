@@ -40,9 +40,11 @@ def test_a_copy_counts_on_its_own() -> None:
     counters = counted()
     copy = counters.copy()
     counters.record_load(0, 64, 0.1)
+    counters.record_store(0, 32)
     counters.record_selection(np.array([0], np.int32), np.array([[4, 0, 0, 0]], np.int64), 4)
     assert copy.selections.tolist() == [2, 4, 1, 5]
     assert (copy.loaded_bytes.tolist(), copy.fetches.count, copy.selected) == ([0], 0, 12)
+    assert (copy.stored_bytes.tolist(), counters.copy().stored_bytes.tolist()) == ([0], [32])
     copy.check()
 
 

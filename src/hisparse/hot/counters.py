@@ -25,7 +25,8 @@ class GroupCounters:
 
     Attributes:
         selected: Selections handed to `record_selection`, padding included.
-        loaded_bytes: int64 ``[layers of the group]``, bytes really copied.
+        loaded_bytes: int64 ``[layers of the group]``, bytes really copied to hot buffers.
+        stored_bytes: The same of rows copied to the host, as they were appended.
         fetches: Gathers by duration, in the buckets `FETCH_METRIC` declares.
     """
 
@@ -38,6 +39,7 @@ class GroupCounters:
         self._request_misses = empty_histogram(MISSES_METRIC)
         self.selected = 0
         self.loaded_bytes = np.zeros(layers, np.int64)
+        self.stored_bytes = np.zeros(layers, np.int64)
         self.fetches = empty_histogram(FETCH_METRIC)
 
     @property
@@ -78,6 +80,10 @@ class GroupCounters:
         self.loaded_bytes[layer_idx] += copied_bytes
         self.fetches.observe(seconds)
 
+    def record_store(self, layer_idx: int, copied_bytes: int) -> None:
+        """Add `copied_bytes` of rows of the group's `layer_idx`-th layer that were copied to the host."""
+        self.stored_bytes[layer_idx] += copied_bytes
+
     def grow_requests(self, requests: int) -> None:
         """Make room for `requests` request slots; keeps every count."""
         self._add_steps()
@@ -91,6 +97,7 @@ class GroupCounters:
         copy._counts += self._counts
         copy.selected = self.selected
         copy.loaded_bytes += self.loaded_bytes
+        copy.stored_bytes += self.stored_bytes
         copy.fetches.merge(self.fetches)
         copy._request_misses.merge(self._request_misses)
         return copy

@@ -62,6 +62,15 @@ def test_a_counter_that_wraps_has_not_fallen() -> None:
     assert after.since(before).selections[0].tolist() == [5, 1, 0, 0]
 
 
+def test_bytes_to_the_host_grow_like_those_to_the_device() -> None:
+    """What was stored alone is something counted, its growth is a difference, and its fall tells a reset."""
+    before, after = (replace(totals_of(), stored_bytes=np.array([stored, 0, 1])) for stored in (64, 80))
+    assert not before.is_zero
+    assert after.since(before).stored_bytes.tolist() == [16, 0, 0]
+    assert before.since(after).stored_bytes.tolist() == [64, 0, 1]
+    assert totals_of((1, 1)).stored_bytes.tolist() == [0, 0, 0]
+
+
 def test_other_groups_are_other_counters() -> None:
     """Totals of another model have nothing in common with those before."""
     other = CounterTotals.zero(((0,),))

@@ -223,10 +223,12 @@ def test_counters_of_this_process_are_read_at_once() -> None:
     worker, ledger = HiSparseConnectorWorker(source, clock=Clock()), Ledger()
     count(counters[0], 12, 4)
     count(counters[1], 3, 1)
+    counters[1].record_store(0, 96)
     ledger.take(worker.get_kv_connector_stats())
     assert ledger.selections == (15, 5)
     assert ledger["hisparse_hot_selections_total", "miss", "1"] == 1
     assert ledger["hisparse_hot_copied_bytes_total", "host_to_device", "2"] == 10
+    assert ledger["hisparse_hot_copied_bytes_total", "device_to_host", "2"] == 96
     assert ledger["hisparse_hot_request_misses_rows",].count == 2
     assert ledger["hisparse_host_link_bytes_per_second",] == 5e9
 

@@ -60,6 +60,22 @@ def test_a_scrape_equals_the_statistics(
     assert not [key for key, value in found.items() if key.startswith("hisparse_telemetry_errors") and value]
 
 
+def test_every_appended_row_counts_as_copied_to_the_host(
+    shelf: Any, make_cache: Any, v32: zoo.ModelCase, *, pipeline: TelemetryPipeline, url: str
+) -> None:
+    """Each layer shows the bytes of the rows of prompt and answer, once, however long they have been held."""
+    model = shelf.served(v32)
+    cache = make_cache(model, telemetry=pipeline)
+    decode(shelf, v32, cache, 3)
+    appended = 3 * cache.get_seq_length()
+    cache.crop(-1)
+    row_bytes = (model.config.kv_lora_rank + model.config.qk_rope_head_dim) * model.dtype.itemsize
+    layers = [entry["layer"] for entry in cache.stats()["layers"]]
+    found = scrape(url)
+    name = "hisparse_hot_copied_bytes_total,direction=device_to_host"
+    assert {layer: found[f"{name},layer={layer}"] for layer in layers} == dict.fromkeys(layers, appended * row_bytes)
+
+
 @pytest.mark.parametrize("name", ["glm_moe_dsa-FSSF", "deepseek_v4"])
 def test_resets_and_closing_lose_and_repeat_nothing(
     shelf: Any, name: str, *, pipeline: TelemetryPipeline, url: str

@@ -1,6 +1,6 @@
 """What a worker's counters grew by, under the names of the catalogue."""
 
-from itertools import product
+from itertools import chain, product
 
 from hisparse.connectors.hisparse.totals import CounterTotals
 from hisparse.hot import FETCH_METRIC, MISSES_METRIC
@@ -16,10 +16,15 @@ def record_growth(stats: HiSparseConnectorStats, growth: CounterTotals, *, with_
         for outcome, count in zip(COUNT_FIELDS, outcomes, strict=True):
             if count or with_zeros:
                 stats.increase_counter("hisparse_hot_selections_total", count, (outcome, group))
-    layers = [layer for members in growth.groups for layer in members]
-    for layer, loaded_bytes in zip(layers, growth.loaded_bytes.tolist(), strict=True):
-        if loaded_bytes or with_zeros:
-            stats.increase_counter("hisparse_hot_copied_bytes_total", loaded_bytes, ("host_to_device", layer))
+    for direction, copied in (("host_to_device", growth.loaded_bytes), ("device_to_host", growth.stored_bytes)):
+        for layer, copied_bytes in zip(chain(*growth.groups), copied.tolist(), strict=True):
+            if copied_bytes or with_zeros:
+                stats.increase_counter("hisparse_hot_copied_bytes_total", copied_bytes, (direction, layer))
+    _record_measures(stats, growth)
+
+
+def _record_measures(stats: HiSparseConnectorStats, growth: CounterTotals) -> None:
+    """Record durations and misses of requests, the speed of the link, and the sums under the operators' names."""
     for name, histogram in ((FETCH_METRIC, growth.fetches), (MISSES_METRIC, growth.request_misses)):
         if histogram.count:
             stats.merge_histogram(name, histogram)

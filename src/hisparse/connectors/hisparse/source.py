@@ -79,11 +79,12 @@ class GroupCounterSource:
     def _totals(self) -> CounterTotals:
         """Return independent copies of everything counted."""
         totals = CounterTotals.zero(self._groups)
-        loaded = [np.zeros(0, np.int64)]
+        loaded, stored = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for group, counters in enumerate(self._counters):
             totals.selections[group] = counters.selections
             loaded.append(counters.loaded_bytes)
+            stored.append(counters.stored_bytes)
             totals.fetches.merge(counters.fetches)
             totals.request_misses.merge(counters.request_misses)
-        totals.loaded_bytes[:] = np.concatenate(loaded)
+        totals.loaded_bytes[:], totals.stored_bytes[:] = np.concatenate(loaded), np.concatenate(stored)
         return totals

@@ -1,6 +1,6 @@
 """Running totals of a worker's counters, and what they grew by."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ class CounterTotals:
         request_misses: Misses of one request in one step, in the buckets `hisparse.hot.MISSES_METRIC` declares.
         epoch: How often the counters were set to zero; totals of two epochs have nothing in common.
         link_bytes_per_second: A level: speed of copies from host to device, 0 where not measured.
+        stored_bytes: int64 ``[layers]``, bytes of rows copied to the host; zeros where not given.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -31,6 +32,12 @@ class CounterTotals:
     request_misses: Histogram
     epoch: int = 0
     link_bytes_per_second: float = 0.0
+    stored_bytes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        """Take zeros for what nobody counts."""
+        if not self.stored_bytes.size:
+            object.__setattr__(self, "stored_bytes", np.zeros_like(self.loaded_bytes))
 
     @classmethod
     def zero(cls, groups: tuple[tuple[int, ...], ...], *, epoch: int = 0) -> "CounterTotals":
@@ -47,7 +54,7 @@ class CounterTotals:
     @property
     def is_zero(self) -> bool:
         """Whether nothing was counted."""
-        counted = self.selections.any() or self.loaded_bytes.any()
+        counted = self.selections.any() or self.loaded_bytes.any() or self.stored_bytes.any()
         return not (counted or self.fetches.count or self.request_misses.count)
 
     def since(self, before: "CounterTotals") -> "CounterTotals":
@@ -59,13 +66,21 @@ class CounterTotals:
         if before.epoch != self.epoch or before.groups != self.groups:
             return self
         selections, loaded_bytes = self.selections - before.selections, self.loaded_bytes - before.loaded_bytes
+        stored_bytes = self.stored_bytes - before.stored_bytes
         fetches = _difference(self.fetches, before.fetches)
         request_misses = _difference(self.request_misses, before.request_misses)
-        counts = (selections.min(initial=0), loaded_bytes.min(initial=0), *fetches.counts, *request_misses.counts)
-        if min(counts) < 0:
+        numbers = (counted.min(initial=0) for counted in (selections, loaded_bytes, stored_bytes))
+        if min(*numbers, *fetches.counts, *request_misses.counts) < 0:
             return self
         return CounterTotals(
-            self.groups, selections, loaded_bytes, fetches, request_misses, self.epoch, self.link_bytes_per_second
+            self.groups,
+            selections,
+            loaded_bytes,
+            fetches,
+            request_misses,
+            self.epoch,
+            self.link_bytes_per_second,
+            stored_bytes,
         )
 
 

@@ -34,6 +34,9 @@ class HotLevel:
         for counters in plan.counters:
             counters.grow_requests(batch)
         self._runtimes = {layer: HiSparseRuntime(group, layer) for group in self._groups for layer in group.layers}
+        self._counted = {
+            layer: (group.counters, idx) for group in self._groups for idx, layer in enumerate(group.layers)
+        }
         self._requests = np.arange(batch, dtype=np.int32)
         self._top_k = plan.geometry.top_k
 
@@ -64,6 +67,11 @@ class HotLevel:
         if not hot.is_cpu:
             index, mask = index.to(hot.device), mask.to(hot.device)
         return SelectedRows(hot.index_select(0, index).view(batch, queries, columns, -1), mask)
+
+    def record_store(self, layer: int, copied_bytes: int) -> None:
+        """Count `copied_bytes` of rows of `layer` that were copied to the host."""
+        counters, layer_idx = self._counted[layer]
+        counters.record_store(layer_idx, copied_bytes)
 
     def forget(self, start: int, stop: int) -> None:
         """Forget positions ``start .. stop - 1`` of every request."""

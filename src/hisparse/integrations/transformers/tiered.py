@@ -74,6 +74,7 @@ class TieredRows:
             self.plan.check_room((start + count) * self.plan.geometry.tokens_per_row, self.batch)
         self.host.extend(start + count)
         self.host.write(layer, start, to_host_bytes(rows))
+        self._hot.record_store(layer, rows.nbytes)
         self._lengths[layer] = start + count
 
     def history(self, layer: int) -> torch.Tensor:
