@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from hisparse.connectors.prometheus import OffloadPromMetrics
 from hisparse.telemetry import Catalogue, KVConnectorStats, OffloadingConnectorStats, build_kv_connector_stats
 
 
@@ -57,8 +58,6 @@ class KVConnector(ABC):
             labelnames: Labels the engine puts on every series, for example ``["model_name", "engine"]``.
             per_engine_labelvalues: Their values for each engine.
         """
-        from hisparse.connectors.offloading import OffloadPromMetrics  # noqa: PLC0415  its package has connectors too
-
         del vllm_config
         if not cls.catalogue:
             return None

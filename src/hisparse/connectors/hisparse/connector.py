@@ -10,7 +10,7 @@ from hisparse.connectors.hisparse.recording import zero_stats
 from hisparse.connectors.hisparse.schedule import Schedule
 from hisparse.connectors.hisparse.source import CounterSource
 from hisparse.connectors.hisparse.worker import HiSparseConnectorWorker
-from hisparse.connectors.offloading import OffloadPromMetrics
+from hisparse.connectors.prometheus import OffloadPromMetrics
 from hisparse.errors import SettingError
 from hisparse.telemetry import CATALOGUE, Catalogue, HiSparseConnectorStats, HiSparseKVConnectorStats
 from hisparse.telemetry.connector_stats import METRICS_KEY

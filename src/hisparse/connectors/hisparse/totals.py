@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hisparse.connectors.growth import grown
 from hisparse.hot.counters import FETCH_METRIC, MISSES_METRIC, empty_histogram
 from hisparse.kernels import COUNT_FIELDS
 from hisparse.telemetry import Histogram
@@ -67,8 +68,8 @@ class CounterTotals:
             return self
         selections, loaded_bytes = self.selections - before.selections, self.loaded_bytes - before.loaded_bytes
         stored_bytes = self.stored_bytes - before.stored_bytes
-        fetches = _difference(self.fetches, before.fetches)
-        request_misses = _difference(self.request_misses, before.request_misses)
+        fetches = grown(self.fetches, before.fetches)
+        request_misses = grown(self.request_misses, before.request_misses)
         numbers = (counted.min(initial=0) for counted in (selections, loaded_bytes, stored_bytes))
         if min(*numbers, *fetches.counts, *request_misses.counts) < 0:
             return self
@@ -82,11 +83,3 @@ class CounterTotals:
             self.link_bytes_per_second,
             stored_bytes,
         )
-
-
-def _difference(now: Histogram, before: Histogram) -> Histogram:
-    """Return the samples of `now` that are not in `before`; a count below 0 says that it had others."""
-    if now.bounds != before.bounds:
-        return now
-    counts = [new - old for new, old in zip(now.counts, before.counts, strict=True)]
-    return Histogram(now.bounds, counts, max(0.0, now.sum - before.sum))

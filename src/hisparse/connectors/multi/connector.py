@@ -9,7 +9,7 @@ from hisparse.connectors.base import KVConnector
 from hisparse.connectors.multi.builder import StatsBuilder
 from hisparse.connectors.multi.levels import ChildLevels
 from hisparse.connectors.multi.stats import MultiKVConnectorStats
-from hisparse.connectors.offloading import OffloadPromMetrics
+from hisparse.connectors.prometheus import OffloadPromMetrics
 from hisparse.telemetry import CATALOGUE, Catalogue, KVConnectorStats, SkipReason
 
 logger = logging.getLogger("hisparse")

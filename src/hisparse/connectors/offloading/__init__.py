@@ -2,9 +2,9 @@
 
 from hisparse.connectors.offloading.direction import DirectionalTransferStats
 from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
-from hisparse.connectors.offloading.prometheus import OffloadPromMetrics
 from hisparse.connectors.offloading.scheduler import ManagerTelemetry, OffloadingConnectorScheduler
 from hisparse.connectors.offloading.transfers import TransferStats
+from hisparse.connectors.prometheus import OffloadPromMetrics
 
 __all__ = [
     "DirectionalTransferStats",

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hisparse.connectors.reading import read_whole
 from hisparse.telemetry import Histogram, Sample, SkipReason
 from hisparse.telemetry.catalogue import SIZE_BUCKETS, TRANSFER_BUCKETS, TRANSFER_SIZE_BUCKETS
 from hisparse.telemetry.histogram import LANE_BITS
-from hisparse.telemetry.values import MAX_NUMBER, ItemError, read_increment, read_text, show
+from hisparse.telemetry.values import ItemError, read_increment, read_text, show
 
 # Reasons beyond this many are counted together, so that texts made up by a failing disk cannot fill memory.
 MAX_FAILURE_REASONS = 32
@@ -128,20 +129,6 @@ class DirectionalTransferStats:
                 self.fail(read_text(reason, "a reason"), read_whole(count, "failures"))
             except ItemError as error:
                 yield error
-
-
-def read_whole(value: Any, what: str) -> int:
-    """Return `value` as a whole number >= 0.
-
-    Raises:
-        ItemError: It is none.
-    """
-    if type(value) is int and 0 <= value <= MAX_NUMBER:
-        return value
-    number = read_increment(value, what)
-    if not isinstance(number, int):
-        raise ItemError(SkipReason.WRONG_TYPE, f"{what} must be whole, got {number}")
-    return number
 
 
 def _sparse(histogram: Histogram) -> list[float]:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from hisparse.connectors.offloading.direction import read_whole
 from hisparse.connectors.offloading.transfers import TransferStats
+from hisparse.connectors.reading import read_whole
 from hisparse.telemetry import SkipReason
 from hisparse.telemetry.values import ItemError, read_text, show
 

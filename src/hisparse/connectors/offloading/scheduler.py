@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from hisparse.connectors.base import KVConnector
 from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
-from hisparse.connectors.offloading.prometheus import OffloadPromMetrics
+from hisparse.connectors.prometheus import OffloadPromMetrics
 from hisparse.telemetry import CATALOGUE, Catalogue, Histogram, KVConnectorStats, OffloadingConnectorStats, SkipReason
 
 logger = logging.getLogger("hisparse")

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hisparse.connectors.offloading.busy import BusyTime
-from hisparse.connectors.offloading.direction import DirectionalTransferStats, read_whole
+from hisparse.connectors.offloading.direction import DirectionalTransferStats
+from hisparse.connectors.reading import read_whole
 from hisparse.telemetry import KVConnectorStats, Sample, SkipReason
 from hisparse.telemetry.catalogue import TRANSFERS
 from hisparse.telemetry.values import ItemError, read_increment, read_number, read_text, show

@@ -7,7 +7,9 @@ from typing import Any
 from prometheus_client.registry import CollectorRegistry
 
 from hisparse import __version__
-from hisparse.connectors.offloading.families import Labels, MetricFamilies
+from hisparse.connectors.families import Labels, MetricFamilies
+from hisparse.connectors.growth import grown
+from hisparse.connectors.reading import explained
 from hisparse.telemetry import (
     CATALOGUE,
     Catalogue,
@@ -90,7 +92,7 @@ class OffloadPromMetrics:
         try:
             self._observe(data, engine_idx)
         except Exception as error:  # noqa: BLE001  a fault in telemetry must not end the process that serves
-            self._skip(SkipReason.INTERNAL, f"{type(error).__name__}: {error}")
+            self._skip(SkipReason.INTERNAL, explained(error))
 
     def _observe(self, data: Any, engine: int) -> None:
         if data is None:
@@ -130,7 +132,7 @@ class OffloadPromMetrics:
         try:
             self._families.add(name, labels, growth)
         except Exception as error:  # noqa: BLE001  a fault of a host's class concerns one series, and not the others
-            self._skip(SkipReason.INTERNAL, f"{name} raised {type(error).__name__}: {error}")
+            self._skip(SkipReason.INTERNAL, f"{name} raised {explained(error)}")
             return False
         return True
 
@@ -158,8 +160,8 @@ def _growth(metadata: MetricMetadata, before: Value | None, value: Value) -> Val
     if isinstance(value, Histogram):
         if not isinstance(before, Histogram):
             return value
-        counts = [now - old for now, old in zip(value.counts, before.counts, strict=True)]
-        return Histogram(value.bounds, counts, value.sum - before.sum) if any(counts) else None
+        growth = grown(value, before)
+        return growth if growth.lanes else None
     if isinstance(before, Histogram) or value == before:
         return None
     if metadata.kind == "gauge":

@@ -1,6 +1,7 @@
 """Metric objects of a host's own classes: made once, bound late, fed in bulk."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -90,8 +91,8 @@ def _kind_of(key: Any) -> str:
 def add_samples(child: Any, histogram: Histogram) -> None:
     """Add counted samples to a child of a Prometheus histogram.
 
-    prometheus_client's own child takes whole bucket counts. Any other one is given samples by `observe` that
-    fall into the same buckets and have the same sum; only where they lie within a bucket is made up.
+    prometheus_client's own child takes whole bucket counts. Any other one is given samples by `observe` as
+    `made_up_samples` makes them: in the same buckets and with the same sum, unless there are very many.
     """
     bounds: Any = getattr(child, "_upper_bounds", ())
     buckets: Any = getattr(child, "_buckets", None)
@@ -107,20 +108,24 @@ def add_samples(child: Any, histogram: Histogram) -> None:
 
 
 def made_up_samples(histogram: Histogram) -> Iterator[float]:
-    """Yield samples with the bucket counts and the sum of `histogram`, at most `MAX_OBSERVATIONS` or so.
+    """Yield samples with the bucket counts of `histogram`, and its sum where samples in these buckets can have it.
 
     All samples of one bucket are equal. In the bounded buckets they lie at one fraction of the width, chosen to
-    meet the sum; the open bucket, where it holds any, takes what is missing from the others' middles.
+    meet the sum; the open bucket, where it holds any, takes what is missing from the others' middles. Of more than
+    `MAX_OBSERVATIONS` samples about as many are yielded, each bucket's in proportion but at least one of it: then
+    counts and sum are smaller than those of `histogram`.
     """
     spans = list(zip((0.0, *histogram.bounds), histogram.bounds, histogram.counts, strict=False))
     low, width = sum(a * n for a, _, n in spans), sum((b - a) * n for a, b, n in spans)
-    open_count = histogram.counts[-1]
-    fraction = 0.5 if open_count or not width else min(max((histogram.sum - low) / width, 1e-9), 1.0)
+    open_count, open_low = histogram.counts[-1], histogram.bounds[-1] * (1 + 1e-9)
+    fraction = (histogram.sum - low - open_count * open_low) / width if width else 0.5
+    fraction = min(max(fraction, 1e-9), 0.5 if open_count else 1.0)
     thinning = max(1, -(-histogram.count // MAX_OBSERVATIONS))
     for start, end, count in spans:
-        # The end itself, where the sum says so: rounding must not carry a sample into the next bucket.
+        # The end itself, where the sum says so: rounding must not carry a sample into another bucket.
         value = end if fraction == 1.0 else min(start + (end - start) * fraction, end)
+        value = max(value, math.nextafter(start, math.inf)) if start else value
         yield from [value] * -(-count // thinning)
     if open_count:
         rest = (histogram.sum - low - width * fraction) / open_count
-        yield from [max(rest, histogram.bounds[-1] * (1 + 1e-9))] * -(-open_count // thinning)
+        yield from [max(rest, open_low)] * -(-open_count // thinning)
