@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry
+from unreadable import UnreadableError
 
 from hisparse.connectors import OffloadingConnectorScheduler, OffloadingWorkerMetadata
+from hisparse.connectors.offloading.direction import MAX_FAILURE_REASONS
 from hisparse.telemetry import (
     CATALOGUE,
     GaugeMetadata,
@@ -182,3 +184,94 @@ def test_nothing_builds_empty_statistics(data: Any) -> None:
     stats = OffloadingConnectorScheduler.build_kv_connector_stats(data)
     assert isinstance(stats, OffloadingConnectorStats)
     assert stats.is_empty()
+
+
+def test_a_handle_goes_on_after_a_drain() -> None:
+    """A counter found once counts in every drain: nothing of it is lost, and nothing is counted twice."""
+    connector = OffloadingConnectorScheduler()
+    handle = connector.stats.counter("hisparse_offload_busy_seconds_total", ("load",))
+    found = []
+    for amount in (5, 10):
+        handle.add(amount)
+        stats = connector.get_kv_connector_stats()
+        assert stats is not None
+        found.append(stats.reduce()["hisparse_offload_busy_seconds_total:('load',)"])
+    assert found == [5, 10]
+    assert connector.get_kv_connector_stats() is None
+
+
+def test_a_drain_says_what_was_skipped() -> None:
+    """The sentence about what was wrong leaves with the count, for the warning."""
+    connector = OffloadingConnectorScheduler()
+    connector.update(report(size_bytes=-1))
+    stats = connector.get_kv_connector_stats()
+    assert stats is not None
+    assert stats.errors == {"negative": 1}
+    assert "size_bytes must be >= 0, got -1" in stats.examples["negative"]
+
+
+def test_failures_are_the_sum_over_their_reasons_after_many_drains() -> None:
+    """Ever new reasons from ever new workers make a bounded number of series, which add up to the failures."""
+    connector, totals = OffloadingConnectorScheduler(), OffloadingConnectorStats()
+    for number in range(200):
+        connector.update(report(failure=f"errno {number}").take())
+        totals.aggregate(connector.get_kv_connector_stats())
+    series = totals.data["data"]
+    reasons = series["hisparse_offload_failed_transfers_total"]
+    assert len(reasons) == MAX_FAILURE_REASONS + 1
+    assert sum(reasons.values()) == series["hisparse_offload_transfers_total"]["load", "failure"] == 200
+
+
+def test_a_malformed_histogram_ends_no_step() -> None:
+    """A worker that names one bucket many times costs its histogram."""
+    connector = OffloadingConnectorScheduler()
+    connector.update({"transfers": {"load": {"transfers": 1, "durations": [1.0] + [18, 2**53] * 2048}}})
+    stats = connector.get_kv_connector_stats()
+    assert stats is not None
+    assert stats.reduce()["hisparse_offload_transfers_total:('load', 'success')"] == 1
+    assert stats.to_dict()["telemetry_errors"] == {"bucket_mismatch": 1}
+
+
+def test_a_configuration_is_asked_for_until_it_is_told() -> None:
+    """A manager that raises at first, and then does not know yet, is asked again; then never more."""
+
+    class Starting(Manager):
+        answers: ClassVar = [ValueError("starting"), None]
+
+        def config_info(self) -> Mapping[str, Any]:
+            answer = self.answers.pop(0) if self.answers else super().config_info()
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    connector = OffloadingConnectorScheduler(Starting())
+    told = []
+    for _ in range(4):
+        stats = connector.get_kv_connector_stats()
+        told.append((stats is not None and INFO in stats.info(), {} if stats is None else stats.errors))
+    assert told == [(False, {"internal": 1}), (False, {}), (True, {}), (False, {})]
+
+
+def test_labels_that_are_none_cost_their_own_gauge() -> None:
+    """Of two info gauges the one whose labels are a number is left out and counted."""
+
+    class Mixed(Manager):
+        def config_info(self) -> Mapping[str, Any]:
+            return {**super().config_info(), "another_info": 3}
+
+    stats = OffloadingConnectorScheduler(Mixed()).get_kv_connector_stats()
+    assert stats is not None
+    assert list(stats.info()) == [INFO]
+    assert stats.errors == {"wrong_type": 1}
+
+
+def test_an_error_without_text_ends_no_step() -> None:
+    """A manager's error is named by its class where its own text raises."""
+
+    class Telling(Broken):
+        def get_stats(self) -> None:
+            raise UnreadableError
+
+    stats = OffloadingConnectorScheduler(Telling()).get_kv_connector_stats()
+    assert stats is not None
+    assert stats.errors == {"internal": 2}

@@ -82,9 +82,8 @@ def test_workers_merge_in_any_order_and_grouping(triple: tuple[OffloadingWorkerM
         (3, "wrong_type"),
         ({"newer": 1}, "unknown_key"),
         ({"completed_jobs": 3}, "wrong_type"),
-        ({"completed_jobs": [[1]]}, "wrong_type"),
         ({"completed_jobs": [[-1, 1]]}, "negative"),
-        ({"failed_jobs": [[1, 2, 1]]}, "wrong_type"),
+        ({"failed_jobs": [[None, "timeout", 1]]}, "wrong_type"),
         ({"transfers": {"load": {"transfers": -1}}}, "negative"),
     ],
 )
@@ -95,3 +94,51 @@ def test_a_foreign_report_is_read_as_far_as_it_goes(payload: Any, reason: str) -
     assert metadata.aggregate(payload).transfers.errors == {reason: 1}
     assert metadata.completed_jobs == {1: 1}
     assert metadata.aggregate(None).completed_jobs == {1: 1}
+
+
+@pytest.mark.parametrize(
+    ("completed", "jobs", "errors"),
+    [
+        ({1: 2, 3: 4}, {1: 2, 3: 4}, {}),
+        ({"1": 2}, {1: 2}, {}),
+        (None, {}, {}),
+        ([[2**63, 1]], {2**63: 1}, {}),
+        ([[1]], {1: 1}, {"wrong_type": 1}),
+        ([[1, 2, 3]], {1: 1}, {"wrong_type": 1}),
+        ([[1, None], [2, 1]], {1: 1, 2: 1}, {"wrong_type": 1}),
+    ],
+)
+def test_a_completed_job_is_not_lost(completed: Any, jobs: dict[int, int], errors: dict[str, int]) -> None:
+    """A job holds blocks until it has ended, so its number counts whatever else of the entry is wrong."""
+    metadata = OffloadingWorkerMetadata().aggregate({"completed_jobs": completed})
+    assert metadata.completed_jobs == jobs
+    assert metadata.transfers.errors == errors
+
+
+@pytest.mark.parametrize(
+    ("failed", "jobs", "errors"),
+    [
+        ({1: {"timeout": 2}}, {1: {"timeout": 2}}, {}),
+        ({1: "timeout"}, {1: {"timeout": 1}}, {}),
+        ({1: {}}, {1: {"other": 1}}, {"wrong_type": 1}),
+        (None, {}, {}),
+        ([[1, 2, 1]], {1: {"other": 1}}, {"wrong_type": 1}),
+        ([[1]], {1: {"other": 1}}, {"wrong_type": 1}),
+        ([[1, "timeout", -1]], {1: {"timeout": 1}}, {"negative": 1}),
+    ],
+)
+def test_a_failed_job_is_not_lost(failed: Any, jobs: dict[int, dict[str, int]], errors: dict[str, int]) -> None:
+    """A job that failed failed, whatever is said of the reason and the workers."""
+    metadata = OffloadingWorkerMetadata().aggregate({"failed_jobs": failed})
+    assert metadata.failed_jobs == jobs
+    assert metadata.transfers.errors == errors
+
+
+def test_a_worker_may_give_the_error_itself() -> None:
+    """A job's reason is the class of the error, and what is no job's number is counted."""
+    metadata = OffloadingWorkerMetadata()
+    metadata.fail(1, TimeoutError("after 3 s"))
+    unknown: Any = "job"
+    metadata.complete(unknown)
+    assert metadata.to_dict()["failed_jobs"] == [[1, "TimeoutError", 1]]
+    assert metadata.transfers.errors == {"wrong_type": 1}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from hisparse.connectors.reading import read_whole
 from hisparse.telemetry import Histogram, Sample, SkipReason
 from hisparse.telemetry.catalogue import SIZE_BUCKETS, TRANSFER_BUCKETS, TRANSFER_SIZE_BUCKETS
-from hisparse.telemetry.histogram import LANE_BITS
+from hisparse.telemetry.histogram import LANE_BITS, check_sendable, every_lane
 from hisparse.telemetry.values import ItemError, read_increment, read_text, show
 
 # Reasons beyond this many are counted together, so that texts made up by a failing disk cannot fill memory.
@@ -21,7 +21,8 @@ _BOUNDS = {
     "durations": tuple(map(float, TRANSFER_BUCKETS)),
     "waits": tuple(map(float, TRANSFER_BUCKETS)),
 }
-_NOTHING: tuple[Any, ...] = (0, 0.0, {}, [0])
+# A bucket of 2**53 or more would be refused where it arrives. Two counts below that stay within their lanes.
+_FULL_BITS = (2**LANE_BITS - 1) ^ (2**53 - 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class DirectionalTransferStats:
         known_sizes: The same over the bounds of ``vllm:kv_offload_{load,store}_size``.
         durations: Seconds from start to completion.
         waits: Seconds from submission to start, where the submission is known.
+        reasons: Reasons told apart so far, at most `MAX_FAILURE_REASONS`. Given by who goes on counting after these
+            sums have left, so that the bound holds over all of them.
     """
 
     transfers: int = 0
@@ -52,24 +55,59 @@ class DirectionalTransferStats:
     known_sizes: Histogram = field(default_factory=lambda: Histogram.empty(_BOUNDS["known_sizes"]))
     durations: Histogram = field(default_factory=lambda: Histogram.empty(_BOUNDS["durations"]))
     waits: Histogram = field(default_factory=lambda: Histogram.empty(_BOUNDS["waits"]))
+    reasons: set[str] = field(default_factory=set, compare=False, repr=False)
 
     _COUNTS: ClassVar = ("transfers", "moved_bytes")
     _SECONDS: ClassVar = ("moving_seconds", "busy_seconds")
 
-    def succeed(self, size_bytes: int, seconds: float) -> None:
-        """Count a transfer that succeeded; the numbers have been read by `read_increment`."""
+    def succeed(self, size_bytes: int | None, seconds: float | None) -> list[ItemError]:
+        """Count a transfer that succeeded, and return what could not be added.
+
+        Args:
+            size_bytes: Its bytes, read by `read_whole`; None where they are not known.
+            seconds: Its time, read by `read_increment`; None where it is not known.
+        """
         self.transfers += 1
-        self.moved_bytes += size_bytes
-        self.moving_seconds += seconds
-        self.sizes.observe(size_bytes)
-        self.known_sizes.observe(size_bytes)
-        self.durations.observe(seconds)
+        wrong = []
+        for add, value in ((self._add_bytes, size_bytes), (self._add_seconds, seconds)):
+            try:
+                if value is not None:
+                    add(value)
+            except ItemError as error:
+                wrong.append(error)
+        return wrong
 
     def fail(self, reason: str, count: int = 1) -> None:
-        """Count `count` transfers that failed for `reason`."""
-        if reason not in self.failures and len(self.failures) >= MAX_FAILURE_REASONS:
-            reason = OTHER_REASON
+        """Count `count` transfers that failed for `reason`.
+
+        Raises:
+            ItemError: So many failures could not be sent; nothing changed.
+        """
+        check_sendable(sum(self.failures.values()) + count, "failures")
+        if reason not in self.reasons:
+            if len(self.reasons) < MAX_FAILURE_REASONS:
+                self.reasons.add(reason)
+            else:
+                reason = OTHER_REASON
         self.failures[reason] = self.failures.get(reason, 0) + count
+
+    def wait(self, seconds: float) -> None:
+        """Count the time that a transfer waited, read by `read_increment`.
+
+        Raises:
+            ItemError: The sum could not be sent; nothing changed.
+        """
+        check_sendable(self.waits.sum + seconds, "waits")
+        self.waits.observe(seconds)
+
+    def be_busy(self, seconds: float) -> None:
+        """Add time in which a transfer was under way and no earlier one was.
+
+        Raises:
+            ItemError: The sum could not be sent; nothing changed.
+        """
+        check_sendable(self.busy_seconds + seconds, "busy seconds")
+        self.busy_seconds += seconds
 
     def merge(self, data: Mapping[str, Any]) -> Iterator[ItemError]:
         """Add the plain form `data` part by part, and yield what could not be used."""
@@ -85,14 +123,13 @@ class DirectionalTransferStats:
         A histogram is ``[sum, bucket, count, bucket, count, ...]`` over the buckets that are not empty.
         """
         numbers = {key: getattr(self, key) for key in (*self._COUNTS, *self._SECONDS)}
-        histograms = {key: _sparse(getattr(self, key)) for key in _BOUNDS} if self.transfers else {}
-        parts = {**numbers, "failures": dict(self.failures), **histograms}
-        return {key: value for key, value in parts.items() if value not in _NOTHING}
+        histograms = {key: _sparse(held) for key in _BOUNDS if (held := getattr(self, key)).lanes}
+        return {key: value for key, value in {**numbers, "failures": dict(self.failures)}.items() if value} | histograms
 
     def samples(self, direction: str) -> Iterator[Sample]:
         """Yield what the sums mean to the sinks. Reads only."""
         known = f"vllm:kv_offload_{direction}"
-        if self.transfers:
+        if self.transfers or self.moved_bytes or self.moving_seconds or self.sizes.lanes or self.durations.lanes:
             yield Sample(f"{known}_bytes", "counter", (), self.moved_bytes)
             yield Sample(f"{known}_time", "counter", (), self.moving_seconds)
             yield Sample(f"{known}_size", "histogram", (), self.known_sizes)
@@ -109,26 +146,67 @@ class DirectionalTransferStats:
         for reason, count in self.failures.items():
             yield Sample("hisparse_offload_failed_transfers_total", "counter", (direction, reason), count)
 
+    def _add_bytes(self, size_bytes: float) -> None:
+        check_sendable(max(self.moved_bytes, self.sizes.sum, self.known_sizes.sum) + size_bytes, "bytes")
+        self._increase("moved_bytes", size_bytes)
+        self.sizes.observe(size_bytes)
+        self.known_sizes.observe(size_bytes)
+
+    def _add_seconds(self, seconds: float) -> None:
+        check_sendable(max(self.moving_seconds, self.durations.sum) + seconds, "seconds")
+        self._increase("moving_seconds", seconds)
+        self.durations.observe(seconds)
+
     def _merge_part(self, key: str, value: Any) -> Iterator[ItemError]:
         if key in self._COUNTS:
-            setattr(self, key, getattr(self, key) + read_whole(value, key))
+            self._increase(key, read_whole(value, key))
         elif key in self._SECONDS:
-            setattr(self, key, getattr(self, key) + read_increment(value, key))
+            self._increase(key, read_increment(value, key))
         elif key in _BOUNDS:
-            getattr(self, key).merge(_read_histogram(_BOUNDS[key], value))
+            _merge_histogram(getattr(self, key), _read_histogram(_BOUNDS[key], value), key)
         elif key == "failures":
             yield from self._merge_failures(value)
         else:
             raise ItemError(SkipReason.UNKNOWN_KEY, f"unknown field {show(key)}")
+
+    def _increase(self, key: str, growth: float) -> None:
+        total = getattr(self, key) + growth
+        check_sendable(total, key)
+        setattr(self, key, total)
 
     def _merge_failures(self, failures: Any) -> Iterator[ItemError]:
         if not isinstance(failures, Mapping):
             raise ItemError(SkipReason.WRONG_TYPE, f"failures must be a mapping, got {show(failures)}")
         for reason, count in failures.items():
             try:
-                self.fail(read_text(reason, "a reason"), read_whole(count, "failures"))
+                number, (text, wrong) = read_whole(count, "failures"), read_reason(reason)
+                self.fail(text, number)
+                yield from wrong
             except ItemError as error:
                 yield error
+
+
+def read_reason(failure: Any) -> tuple[str, list[ItemError]]:
+    """Return why something failed as one word or so, and what was wrong with `failure`.
+
+    An error, or its class, is its class's name. What is no usable text is `OTHER_REASON`: it failed all the same.
+    """
+    if isinstance(failure, BaseException):
+        failure = type(failure)
+    if isinstance(failure, type) and issubclass(failure, BaseException):
+        failure = failure.__name__
+    try:
+        # Exactly text: a member of an enumeration would not be one after the way to the scheduler.
+        return str.__str__(read_text(failure, "a failure")), []
+    except ItemError as error:
+        return OTHER_REASON, [error]
+
+
+def _merge_histogram(held: Histogram, added: Histogram, what: str) -> None:
+    check_sendable(held.sum + added.sum, what)
+    if (held.lanes + added.lanes) & every_lane(len(held.bounds) + 1, _FULL_BITS):
+        raise ItemError(SkipReason.OUT_OF_RANGE, f"a bucket of {what} would count 2**53 transfers")
+    held.merge(added)
 
 
 def _sparse(histogram: Histogram) -> list[float]:
@@ -142,9 +220,11 @@ def _sparse(histogram: Histogram) -> list[float]:
 def _read_histogram(bounds: tuple[float, ...], value: Any) -> Histogram:
     if not isinstance(value, list | tuple) or len(value) % 2 == 0:
         raise ItemError(SkipReason.WRONG_TYPE, f"must be a sum, then buckets and counts, got {show(value)}")
-    buckets, lanes = len(bounds) + 1, 0
+    buckets, lanes, filled = len(bounds) + 1, 0, set[int]()
     for bucket, count in zip(value[1::2], value[2::2], strict=True):
-        if read_whole(bucket, "a bucket") >= buckets:
-            raise ItemError(SkipReason.BUCKET_MISMATCH, f"there are {buckets} buckets, got number {bucket}")
-        lanes += read_whole(count, "a bucket count") << LANE_BITS * bucket
+        number = read_whole(bucket, "a bucket")
+        if number >= buckets or number in filled:
+            raise ItemError(SkipReason.BUCKET_MISMATCH, f"there are {buckets} buckets, got {number}, or got it twice")
+        filled.add(number)
+        lanes += read_whole(count, "a bucket count") << LANE_BITS * number
     return Histogram.of_lanes(bounds, lanes, float(read_increment(value[0], "a histogram's sum")))

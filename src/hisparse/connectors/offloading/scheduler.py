@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hisparse.connectors.base import KVConnector
+from hisparse.connectors.draining import drained
 from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
+from hisparse.connectors.offloading.transfers import TransferStats
 from hisparse.connectors.prometheus import OffloadPromMetrics
+from hisparse.connectors.reading import explained
 from hisparse.telemetry import CATALOGUE, Catalogue, Histogram, KVConnectorStats, OffloadingConnectorStats, SkipReason
 
 logger = logging.getLogger("hisparse")
@@ -40,7 +43,7 @@ class OffloadingConnectorScheduler(KVConnector):
 
     Attributes:
         name: The child's name in a pipeline.
-        stats: What the next `get_kv_connector_stats` hands out.
+        stats: What the next `get_kv_connector_stats` hands out; one container for good, so handles stay valid.
     """
 
     catalogue = OFFLOAD
@@ -49,6 +52,8 @@ class OffloadingConnectorScheduler(KVConnector):
         """Take statistics from `manager` too; it is asked for its configuration at the first drain."""
         self.name = name
         self.stats = OffloadingConnectorStats(catalogue=self.catalogue)
+        # Empty between updates; it knows which reasons of failures are told apart, whichever worker gives them.
+        self._transfers = TransferStats()
         self._manager = manager
         self._announced = manager is None
         self._warned: set[str] = set()
@@ -77,25 +82,27 @@ class OffloadingConnectorScheduler(KVConnector):
 
     def update(self, metadata: OffloadingWorkerMetadata | Mapping[str, Any] | None) -> None:
         """Add what workers measured, before the statistics of the step are drained. Never raises on data."""
-        collected = metadata if isinstance(metadata, OffloadingWorkerMetadata) else None
-        if collected is None:
-            collected = OffloadingWorkerMetadata().aggregate(metadata)
-        _add_samples(self.stats, collected.transfers)
+        try:
+            collected = metadata if isinstance(metadata, OffloadingWorkerMetadata) else None
+            if collected is None:
+                collected = OffloadingWorkerMetadata().aggregate(metadata)
+            self._transfers.examples.update(collected.transfers.examples)
+            _add_samples(self.stats, self._transfers.aggregate(collected.transfers))
+        except Exception as error:  # noqa: BLE001  what workers measured must not end a scheduling step
+            self.stats.skip(SkipReason.INTERNAL, explained(error))
+        self._transfers.reset()
 
     def get_kv_connector_stats(self) -> OffloadingConnectorStats | None:
         """Return everything since the last call, None where nothing happened.
 
-        The configuration goes with the first call and after `announce`; no other payload clears it.
+        The configuration goes with the first call and after `announce`, or as soon as the manager tells it after
+        that; no other payload clears it.
         """
         if self._manager is not None:
             self._ask("get_stats", self._manager.get_stats, self._add_manager_stats)
             if not self._announced:
-                self._announced = True
                 self._ask("config_info", self._manager.config_info, self._add_info)
-        if self.stats.is_empty():
-            return None
-        drained, self.stats = self.stats, OffloadingConnectorStats(catalogue=self.catalogue)
-        return drained
+        return None if self.stats.is_empty() else drained(self.stats)
 
     def announce(self) -> None:
         """Send the configuration once more with the next statistics, for a front end that has not seen it."""
@@ -110,13 +117,16 @@ class OffloadingConnectorScheduler(KVConnector):
         self.stats.aggregate(found)
 
     def _add_info(self, found: Any) -> None:
-        self.stats.aggregate({"info": {name: _known(labels) for name, labels in found.items()}})
+        # None: not known yet. It is asked for until it is told whole.
+        if found is not None:
+            self.stats.aggregate({"info": {name: _known(labels) for name, labels in found.items()}})
+            self._announced = True
 
     def _ask(self, what: str, call: Callable[[], Any], add: Callable[[Any], None]) -> None:
         try:
             add(call())
         except Exception as error:  # noqa: BLE001  a manager's fault in telling must not end a serving step
-            detail = f"{what} of {type(self._manager).__name__} raised {type(error).__name__}: {error}"
+            detail = f"{what} of {type(self._manager).__name__} raised {explained(error)}"
             self.stats.skip(SkipReason.INTERNAL, detail)
             if what not in self._warned:
                 self._warned.add(what)
@@ -135,7 +145,9 @@ def _add_samples(stats: OffloadingConnectorStats, recorded: KVConnectorStats) ->
         stats.skip(reason, recorded.examples.get(reason, "reported by a worker"), count)
 
 
-def _known(labels: Any) -> list[dict[str, Any]]:
-    found = [labels] if isinstance(labels, Mapping) else list(labels)
+def _known(labels: Any) -> Any:
+    found = [labels] if isinstance(labels, Mapping) else labels
+    if not isinstance(found, list | tuple) or not all(isinstance(one, Mapping) for one in found):
+        return labels  # what is no labels is counted where it is read
     # What is not known yet is an empty label, never the text "None".
     return [{key: "" if value is None else value for key, value in one.items()} for one in found]
