@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from hisparse.dashboards import AlertSettings, alerts, rules_yaml
+from hisparse.errors import SettingError
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "dashboards" / "alerts.yml"
@@ -28,7 +29,8 @@ OTHER_SETTINGS = [
     ("load_failure_ratio", 0.015),
     ("stale_seconds", 100),
     ("stale_seconds", 150),
-    ("skipped_items", -1),
+    ("failed_loads", 2),
+    ("failed_loads", 200),
     ("skipped_items", 40),
     ("pending", "5m"),
     ("pending", "20m"),
@@ -36,6 +38,10 @@ OTHER_SETTINGS = [
     ("failures_pending", "15m"),
     ("stale_pending", "0s"),
     ("stale_pending", "5m"),
+    ("down_pending", "0s"),
+    ("down_pending", "10m"),
+    ("known_window", "5m"),
+    ("known_window", "2d"),
     ("errors_window", "5m"),
     ("errors_window", "1h"),
     ("runbook", "elsewhere"),
@@ -91,7 +97,39 @@ def test_the_file_holds_the_rules() -> None:
     ] == [
         (alert.name, alert.expression, alert.pending, {"severity": alert.severity}, alert.summary) for alert in alerts()
     ]
-    assert all("$value" in alert.summary and "$labels.instance" in alert.summary for alert in alerts())
+    assert all("$labels.instance" in alert.summary for alert in alerts())
+    assert [alert.name for alert in alerts() if "$value" not in alert.summary] == ["HiSparseDown"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("window", "5 minutes", "window must be a duration of Prometheus longer than 0s, such as '5m'"),
+        ("errors_window", "0s", "errors_window must be a duration of Prometheus longer than 0s"),
+        ("known_window", "", "known_window must be a duration"),
+        ("pending", "1m1h", "pending must be a duration of Prometheus, such as '5m' or '1h30m', got '1m1h'"),
+        ("stale_pending", "1.5m", "stale_pending must be a duration"),
+        ("down_pending", 60, "down_pending must be a duration of Prometheus, such as '5m' or '1h30m', got 60"),
+        ("hit_ratio", 50, "hit_ratio must be 0 to 1, got 50"),
+        ("link_ratio", -0.1, "link_ratio must be 0 to 1, got -0.1"),
+        ("load_failure_ratio", float("nan"), "load_failure_ratio must be 0 to 1, got nan"),
+        ("misses_per_second", float("inf"), "misses_per_second must be a finite number >= 0, got inf"),
+        ("failed_loads", "5", "failed_loads must be a finite number >= 0, got '5'"),
+        ("skipped_items", True, "skipped_items must be a finite number >= 0, got True"),
+        ("runbook", "", "runbook must be the address of a page, got ''"),
+    ],
+)
+def test_a_setting_without_a_meaning_is_refused(name: str, value: Any, message: str) -> None:
+    """A duration that Prometheus would not take, a ratio beyond 1 or a number that is none is named at once."""
+    with pytest.raises(SettingError, match=f"^{re.escape(message)}"):
+        replace(AlertSettings(), **{name: value})
+
+
+def test_durations_as_prometheus_writes_them_are_taken(promtool: Path, tmp_path: Path) -> None:
+    """Units from years to milliseconds make rules that promtool accepts."""
+    file = tmp_path / "alerts.yml"
+    file.write_text(rules_yaml(AlertSettings(window="1h30m", known_window="1w2d", pending="1d", stale_pending="0s")))
+    subprocess.run([promtool, "check", "rules", file], check=True, capture_output=True)
 
 
 def test_each_alert_has_its_paragraph() -> None:
@@ -115,8 +153,13 @@ def test_the_documented_thresholds_are_the_settings() -> None:
     shown = {
         NAMES[0]: (f"{chosen.hit_ratio:g}", f"{chosen.misses_per_second:,}", chosen.pending.removesuffix("m")),
         NAMES[1]: (f"{chosen.link_ratio:g}", chosen.pending.removesuffix("m")),
-        NAMES[2]: (f"{chosen.load_failure_ratio:g}", chosen.failures_pending.removesuffix("m")),
+        NAMES[2]: (
+            f"{chosen.load_failure_ratio:g}",
+            f"{chosen.failed_loads:g}",
+            chosen.failures_pending.removesuffix("m"),
+        ),
         NAMES[3]: (f"{chosen.stale_seconds:g}",),
         NAMES[4]: (chosen.errors_window.removesuffix("m"),),
+        NAMES[5]: (chosen.known_window.removesuffix("d"), chosen.down_pending.removesuffix("m")),
     }
     assert {name: tuple(re.findall(r"\d[\d.,]*", text)) for name, text in rows.items()} == shown

@@ -101,10 +101,11 @@ def test_a_panel_reads_the_chosen_engines(panel: Panel) -> None:
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
 def test_a_panel_has_the_unit_of_its_metrics(panel: Panel) -> None:
-    """A quotient is a ratio of one; anything else has the unit the catalogue says, a second where it is a rate."""
+    """A quotient is bytes over busy seconds or a ratio; anything else has the catalogue's unit, a second for a rate."""
     for query in panel.queries:
+        units = {CATALOGUE[metric].unit for metric, _ in reads(query.expression)}
         if " / " in query.expression:
-            expected = "percentunit"
+            expected = "Bps" if units == {"bytes", "seconds"} else "percentunit"
         else:
             unit = CATALOGUE[reads(query.expression)[0].metric].unit
             is_growth = "rate(" in query.expression and "histogram_quantile" not in query.expression
@@ -136,6 +137,7 @@ def test_expressions_are_written_as_promql() -> None:
     hits = 'rate(hisparse_hot_selections_total{outcome="hit", job="a"}[1m])'
     assert wide.rate("hisparse_hot_selections_total", outcome="hit") == hits
     assert SCOPE.increase("hisparse_hot_gather_seconds") == "increase(hisparse_hot_gather_seconds_bucket[5m])"
+    assert SCOPE.last("hisparse_host_used_bytes") == "last_over_time(hisparse_host_used_bytes[5m])"
     assert SCOPE.level("vllm:hisparse_cache_hits") == '{__name__=~"vllm.hisparse_cache_hits_total"}'
     assert total("x") == "sum(x)"
     assert total("x", "a", "b") == "sum by (a, b) (x)"

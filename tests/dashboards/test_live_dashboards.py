@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +25,12 @@ SOON = AlertSettings(
     pending="1s",
     failures_pending="1s",
     stale_pending="1s",
+    down_pending="1s",
+    known_window="1m",
     misses_per_second=1,
     stale_seconds=0.5,
 )
+DOWN = "HiSparseDown"
 PAUSE_SECONDS = 0.1
 SCRAPES = 10
 
@@ -99,8 +103,31 @@ def test_every_panel_shows_data(server: LivePrometheus) -> None:
     assert len(answers) > 20
     assert [panel for panel, series in answers.items() if not series] == []
     assert [panel for panel, series in answers.items() if any(map(math.isnan, series.values()))] == []
-    growing = ("Hit ratio A", "Link use A", "Gather time A", "Failures by reason A", "Offload bandwidth A")
+    growing = (
+        *("Hit ratio A", "Link use A", "Gather time A", "Failures by reason A"),
+        *("Offloaded bytes per second of time A", "Speed of offload, idle time left out A"),
+    )
     assert [panel for panel in growing if not sum(answers[panel].values()) > 0] == []
+
+
+def shown_expressions() -> list[str]:
+    """Return the blocks of PromQL on all pages."""
+    pages = sorted(BOARD.parents[1].glob("docs/*.md"))
+    return [text for page in pages for text in re.findall(r"```promql\n(.*?)```", page.read_text("utf-8"), re.DOTALL)]
+
+
+def test_every_expression_on_a_page_shows_data(server: LivePrometheus) -> None:
+    """Each block of PromQL in the documentation returns at least one number while every metric is published."""
+    port = server.take_port()
+    answers: dict[str, dict[Labels, float]] = {}
+    with served(port) as pipeline, publishing(pipeline):
+        for _ in range(SCRAPES):
+            server.wait_for_scrape(port)
+            answers = {text: server.query(text) for text in shown_expressions()}
+            if all(answers.values()):
+                break
+    assert len(answers) > 10
+    assert [text for text, series in answers.items() if not series] == []
 
 
 def test_an_idle_engine_is_quiet(server: LivePrometheus) -> None:
@@ -116,11 +143,13 @@ def test_an_idle_engine_is_quiet(server: LivePrometheus) -> None:
 
 
 def test_every_alert_goes_from_pending_to_firing(server: LivePrometheus) -> None:
-    """Each alert fires for an engine at fault; one with a duration is pending before."""
+    """Each alert fires for an engine at fault, the last one when it is gone; one with a duration is pending before."""
     port = server.take_port()
     names = {alert.name for alert in alerts(SOON)}
     with served(port) as pipeline, publishing(pipeline):
-        server.wait(lambda: names <= states_so_far(server, port, "firing"), "all alerts fire")
+        server.wait(lambda: names - {DOWN} <= states_so_far(server, port, "firing"), "all alerts of an engine fire")
+        assert DOWN not in states_so_far(server, port, "pending")
+    server.wait(lambda: DOWN in states_so_far(server, port, "firing"), "its end is noticed")
     lasting = {alert.name for alert in alerts(SOON) if alert.pending != "0s"}
     assert states_so_far(server, port, "pending") == lasting
 

@@ -1,8 +1,11 @@
 """Alert rules for Prometheus: every threshold is a setting, every alert has a paragraph in the runbook."""
 
 import json
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from hisparse.dashboards.panels import (
     COPIED,
@@ -16,8 +19,15 @@ from hisparse.dashboards.panels import (
     link_use,
 )
 from hisparse.dashboards.queries import IDENTITY, Scope, share, total
+from hisparse.errors import SettingError
 
 RESERVED = "hisparse_host_reserved_bytes"
+TARGET = ("job", "instance")
+# What Prometheus takes for a duration: units from large to small, each at most once.
+_DURATION = re.compile(r"(?=\d)(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
+_PENDINGS = ("pending", "failures_pending", "stale_pending", "down_pending")
+_RATIOS = ("hit_ratio", "link_ratio", "load_failure_ratio")
+_AMOUNTS = ("misses_per_second", "failed_loads", "stale_seconds", "skipped_items")
 
 
 @dataclass(frozen=True)
@@ -30,10 +40,13 @@ class AlertSettings:
         pending: How long thrashing and a saturated link must last.
         failures_pending: How long loads must fail.
         stale_pending: How long statistics must be stale, beyond `stale_seconds`.
+        down_pending: How long an endpoint must not answer.
+        known_window: An endpoint that last served metrics of this package longer ago is no longer missed.
         hit_ratio: The hot buffer thrashes below it.
         misses_per_second: Fewer missed rows a second of one engine are no load, whatever the ratio.
         link_ratio: Share of the measured link speed above which the link is saturated.
         load_failure_ratio: Share of loads from a tier above which failures matter.
+        failed_loads: As many failed loads of one engine in `window` do not matter, whatever their share.
         stale_seconds: Age of statistics above which they are stale.
         skipped_items: Items of statistics that may be skipped in `errors_window`.
         runbook: Address of the page with one paragraph for each alert.
@@ -44,13 +57,43 @@ class AlertSettings:
     pending: str = "10m"
     failures_pending: str = "5m"
     stale_pending: str = "1m"
+    down_pending: str = "2m"
+    known_window: str = "1d"
     hit_ratio: float = 0.5
     misses_per_second: float = 1000
     link_ratio: float = 0.9
     load_failure_ratio: float = 0.01
+    failed_loads: float = 5
     stale_seconds: float = 120
     skipped_items: float = 0
     runbook: str = "docs/runbook.md"
+
+    def __post_init__(self) -> None:
+        """Refuse what Prometheus would not take, and thresholds that nothing or everything reaches.
+
+        Raises:
+            SettingError: A duration, a ratio or an amount is none.
+        """
+        for name in ("window", "errors_window", "known_window", *_PENDINGS):
+            _check_duration(name, getattr(self, name), may_be_zero=name in _PENDINGS)
+        for name in (*_RATIOS, *_AMOUNTS):
+            _check_number(name, getattr(self, name), most=1 if name in _RATIOS else math.inf)
+        if not isinstance(self.runbook, str) or not self.runbook:
+            raise SettingError(f"runbook must be the address of a page, got {self.runbook!r}")
+
+
+def _check_duration(name: str, value: Any, *, may_be_zero: bool) -> None:
+    is_duration = isinstance(value, str) and _DURATION.fullmatch(value)
+    if not is_duration or not (may_be_zero or re.search("[1-9]", value)):
+        least = "" if may_be_zero else " longer than 0s"
+        raise SettingError(f"{name} must be a duration of Prometheus{least}, such as '5m' or '1h30m', got {value!r}")
+
+
+def _check_number(name: str, value: Any, *, most: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= most or not math.isfinite(value):
+        limit = "0 to 1" if most == 1 else "a finite number >= 0"
+        raise SettingError(f"{name} must be {limit}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -83,6 +126,7 @@ def alerts(settings: AlertSettings | None = None) -> tuple[Alert, ...]:
         _load_failures(chosen),
         _stale(chosen),
         _telemetry_errors(chosen),
+        _down(chosen),
     )
 
 
@@ -141,10 +185,11 @@ def _load_failures(settings: AlertSettings) -> Alert:
     scope = Scope("", settings.window)
     failed = total(scope.rate(TRANSFERS, direction="load", outcome="failure"), *IDENTITY)
     loads = total(scope.rate(TRANSFERS, direction="load"), *IDENTITY)
+    number = total(scope.increase(TRANSFERS, direction="load", outcome="failure"), *IDENTITY)
     return Alert(
         "HiSparseLoadFailures",
         "critical",
-        f"{share(failed, loads)} > {settings.load_failure_ratio:g}",
+        f"{share(failed, loads)} > {settings.load_failure_ratio:g}\nand\n{number} > {settings.failed_loads:g}",
         settings.failures_pending,
         f"{_SHARE} of the loads of {_ENGINE} fail: what should have come from a tier is computed again.",
         (TRANSFERS,),
@@ -179,6 +224,21 @@ def _telemetry_errors(settings: AlertSettings) -> Alert:
         f"{{{{ $value | humanize }}}} items of statistics of {_ENGINE} were skipped ({{{{ $labels.reason }}}}): "
         "its counters are too low by what was in them.",
         (ERRORS,),
+    )
+
+
+def _down(settings: AlertSettings) -> Alert:
+    # Whatever the job is called: an endpoint is this package's if it has served metrics of this package.
+    by = ", ".join(TARGET)
+    known = f"max by ({by}) ({Scope('', settings.known_window).last(LAST_SAMPLE)})"
+    return Alert(
+        "HiSparseDown",
+        "critical",
+        f"up == 0\nand on ({by})\n{known}",
+        settings.down_pending,
+        "{{ $labels.instance }} of job {{ $labels.job }} served metrics of HiSparse and does not answer any more: "
+        "the process has ended, hangs, or cannot be reached.",
+        (LAST_SAMPLE,),
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hisparse.dashboards.queries import Scope, declared, quantile, share, total
+from hisparse.dashboards.queries import IDENTITY, Scope, declared, quantile, share, total
 
 # Grafana's own interval for rates: long enough for the scrape interval, and for the width of the screen.
 RATE_WINDOW = "$__rate_interval"
@@ -18,6 +18,7 @@ TRANSFERS = "hisparse_offload_transfers_total"
 FAILURES = "hisparse_offload_failed_transfers_total"
 TRANSFER_TIME = "hisparse_offload_transfer_seconds"
 TRANSFER_SIZE = "hisparse_offload_transfer_bytes"
+BUSY = "hisparse_offload_busy_seconds_total"
 ERRORS = "hisparse_telemetry_errors_total"
 SAMPLES = "hisparse_telemetry_samples_total"
 LAST_SAMPLE = "hisparse_telemetry_last_sample_timestamp_seconds"
@@ -92,8 +93,17 @@ def hit_ratio(scope: Scope, *by: str) -> str:
 
 
 def link_use(scope: Scope, *by: str) -> str:
-    """Return the share of the measured link speed that copies to the device take; nothing where it is unknown."""
-    return share(total(scope.rate(COPIED, direction="host_to_device"), *by), total(scope.level(LINK), *by))
+    """Return the share of the measured link speed that copies to the device take.
+
+    Copies of an engine whose link was not measured count on neither side.
+    """
+    return share(total(measured_copies(scope), *by), total(scope.level(LINK), *by))
+
+
+def measured_copies(scope: Scope) -> str:
+    """Return the copies to the device, in bytes a second, of each engine whose link was measured."""
+    copied = total(scope.rate(COPIED, direction="host_to_device"), *IDENTITY)
+    return f"{copied} and {total(scope.level(LINK), *IDENTITY)} > 0"
 
 
 def _hot_buffer(scope: Scope) -> tuple[Panel, ...]:
@@ -152,27 +162,44 @@ def _host(scope: Scope) -> tuple[Panel, ...]:
             "percentunit",
             (COPIED, LINK),
             (Query(link_use(scope), "link use"),),
-            "Copied bytes a second over the measured speed of the link; no value where it was not measured.",
+            "Copied bytes a second over the measured speed of the link, of the engines where it was measured; "
+            "no value where none was.",
             width=4,
         ),
         Panel(
-            "Host to device bandwidth and its limit",
+            "Bytes to the device per second of time, and the limit",
             "timeseries",
             "Bps",
             (COPIED, LINK),
-            (Query(total(copied), "copied"), Query(f"{total(scope.level(LINK))} > 0", "measured limit")),
+            (
+                Query(total(copied), "all engines"),
+                Query(total(measured_copies(scope)), "engines with a measured link"),
+                Query(f"{total(scope.level(LINK))} > 0", "limit of those"),
+            ),
+            "Idle time counts: this is the load of the link. The speed of the copies alone is beside it.",
+            width=10,
+        ),
+        Panel(
+            "Speed of copies to the device, idle time left out",
+            "timeseries",
+            "Bps",
+            (COPIED, GATHER),
+            (Query(share(total(copied), total(scope.rate(GATHER, part="_sum"))), "one copy"),),
+            "Bytes over the time that gathers took: what one layer's copy gets, whatever the load.",
             width=10,
         ),
         Panel("Copies by layer", "timeseries", "Bps", (COPIED,), (Query(total(copied, "layer"), "layer {{layer}}"),),
-              width=10, is_stacked=True),
-        Panel("Host pool", "timeseries", "bytes", tuple(pool.values()),
-              tuple(Query(total(scope.level(name)), what) for what, name in pool.items()), width=12),
+              is_stacked=True),
+        Panel("Host pool that is open now", "timeseries", "bytes", tuple(pool.values()),
+              tuple(Query(total(scope.level(name)), what) for what, name in pool.items()),
+              "All three are 0 while no pool is open, for example between two batches of a cache."),
         Panel("Page transfers under way", "timeseries", "none", (pending,),
-              (Query(total(scope.level(pending), "instance", "engine"), "{{instance}} engine {{engine}}"),), width=12),
+              (Query(total(scope.level(pending), "instance", "engine"), "{{instance}} engine {{engine}}"),)),
     )  # fmt: skip
 
 
 def _offload(scope: Scope) -> tuple[Panel, ...]:
+    moved = scope.rate(TRANSFER_SIZE, part="_sum")
     return (
         *(
             _heat(
@@ -188,8 +215,12 @@ def _offload(scope: Scope) -> tuple[Panel, ...]:
         Panel("Failures by reason", "timeseries", "ops", (FAILURES,),
               (Query(total(scope.rate(FAILURES), "direction", "reason"), "{{direction}}: {{reason}}"),),
               is_stacked=True),
-        Panel("Offload bandwidth", "timeseries", "Bps", (TRANSFER_SIZE,),
-              (Query(total(scope.rate(TRANSFER_SIZE, part="_sum"), "direction"), "{{direction}}"),)),
+        Panel("Offloaded bytes per second of time", "timeseries", "Bps", (TRANSFER_SIZE,),
+              (Query(total(moved, "direction"), "{{direction}}"),),
+              "Idle time counts: this is the load of the tiers."),
+        Panel("Speed of offload, idle time left out", "timeseries", "Bps", (TRANSFER_SIZE, BUSY),
+              (Query(share(total(moved, "direction"), total(scope.rate(BUSY), "direction")), "{{direction}}"),),
+              "Bytes over the seconds in which at least one transfer was under way: the speed of one worker."),
     )  # fmt: skip
 
 

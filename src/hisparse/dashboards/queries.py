@@ -52,6 +52,10 @@ class Scope:
         """Return the growth over the window of a counter or of a part of a histogram; arguments as `level`."""
         return f"increase({self.level(name, part=part, **labels)}[{self.window}])"
 
+    def last(self, name: str) -> str:
+        """Return the latest value within the window, of series that are gone too."""
+        return f"last_over_time({self.level(name)}[{self.window}])"
+
 
 def declared(name: str) -> MetricMetadata:
     """Return the metadata of a metric of the catalogue.
