@@ -169,15 +169,15 @@ def test_a_page_more_is_published_with_the_step_that_took_it(recorder: Recorder)
 @pytest.mark.parametrize(
     ("settings", "speeds"),
     [
-        ({"link_bytes_per_second": 5e9}, [5e9]),
-        ({"host_pool": "disk:{}"}, []),
-        ({"host_pool": "disk:{}", "link_bytes_per_second": 2e9}, [2e9]),
+        ({"link_bytes_per_second": 5e9}, [5e9, 0]),
+        ({"host_pool": "disk:{}"}, [0, 0]),
+        ({"host_pool": "disk:{}", "link_bytes_per_second": 2e9}, [2e9, 0]),
     ],
 )
 def test_the_speed_of_the_link_is_the_one_given(
     recorder: Recorder, settings: dict[str, Any], speeds: list[float], tmp_path: Path
 ) -> None:
-    """A setting is published as it is, and a disk's speed is not made up from that of memory."""
+    """A setting is published as it is, a disk's speed is not made up from that of memory, and no pool has none."""
     chosen = {key: value.format(tmp_path) if isinstance(value, str) else value for key, value in settings.items()}
     slot = StoreSlot(
         lambda batch, dtype, device: TieredRows(plan_for(batch, dtype=dtype, device=device, **chosen), batch)
@@ -186,6 +186,7 @@ def test_the_speed_of_the_link_is_the_one_given(
     slot.ensure(1, torch.float32, CPU)
     sampler.step()
     slot.close()
+    sampler.tell_levels()
     assert recorder.levels("hisparse_host_link_bytes_per_second") == speeds
 
 

@@ -19,6 +19,8 @@ class HostLevels:
         null_pages: Pages that never hold rows, such as the null block of a block pool.
         page_bytes: Bytes of one page over all layers.
         pending_page_transfers: Page transfers between device and host that have not completed.
+        link_bytes_per_second: Speed of copies from this pool to the device, 0 where not known or no pool is open; None
+            where workers tell it.
         labels: Labels of ``hisparse_hot_config_info``; empty where there is no configuration to tell.
     """
 
@@ -28,6 +30,7 @@ class HostLevels:
     null_pages: int = 0
     page_bytes: int = 0
     pending_page_transfers: int = 0
+    link_bytes_per_second: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -70,5 +73,7 @@ class LevelRecorder:
         stats.set_gauge("hisparse_host_used_bytes", levels.used_pages * levels.page_bytes)
         stats.set_gauge("hisparse_host_reserved_bytes", levels.reserved_pages * levels.page_bytes)
         stats.set_gauge("hisparse_host_capacity_bytes", (levels.pages - levels.null_pages) * levels.page_bytes)
+        if levels.link_bytes_per_second is not None:
+            stats.set_gauge("hisparse_host_link_bytes_per_second", levels.link_bytes_per_second)
         if levels.labels:
             stats.set_info("hisparse_hot_config_info", levels.labels)

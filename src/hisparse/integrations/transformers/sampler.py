@@ -32,25 +32,26 @@ class SlotLevels:
         """Return the levels now. Reads only."""
         store = self._slot.store
         if not isinstance(store, TieredRows):
-            return HostLevels()
+            return HostLevels(link_bytes_per_second=0.0)
         pages, used, reserved = self.pages
         return HostLevels(
             pages=pages,
             used_pages=used,
             reserved_pages=reserved,
             page_bytes=store.host.pool.capacity_bytes // pages,
+            link_bytes_per_second=self._link_bytes_per_second(store),
             labels=store.plan.labels,
         )
 
-    def link_bytes_per_second(self) -> float:
+    def _link_bytes_per_second(self, store: TieredRows) -> float:
         """Return the speed of copies to the device: as set, or measured where the pool is in memory, else 0."""
-        store = self._slot.store
-        if not isinstance(store, TieredRows):
-            return 0.0
         settings = store.plan.settings
         if settings.link_bytes_per_second is not None:
             return settings.link_bytes_per_second
-        return measured_link_bytes_per_second(str(store.plan.device)) if settings.host_pool == "ram" else 0.0
+        try:
+            return measured_link_bytes_per_second(str(store.plan.device)) if settings.host_pool == "ram" else 0.0
+        except Exception:  # noqa: BLE001  a speed that nobody can tell is not known, and no reason to lose levels
+            return 0.0
 
 
 class CacheSampler:
@@ -71,7 +72,7 @@ class CacheSampler:
         """Publish to `pipeline` what `counters` (one per index group) and the pool in `slot` say."""
         self._pipeline = pipeline
         self._levels = SlotLevels(slot)
-        source = GroupCounterSource(geometry.groups, counters, link_bytes_per_second=self._levels.link_bytes_per_second)
+        source = GroupCounterSource(geometry.groups, counters)
         self._worker = HiSparseConnector("worker", source=source, clock=clock)
         self._scheduler = HiSparseConnector("scheduler", levels=self._levels, clock=clock)
         self._published_pages = self._levels.pages
