@@ -98,6 +98,43 @@ def test_a_level_is_written_as_it_is_now(registry: CollectorRegistry, levels: tu
             assert registry_text(registry) == generate_latest(registry)
 
 
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("mine_level", ("\ud800",), 1.0),
+        ("mine_level", (7,), 1.0),
+        ("mine_level", ("disk",), "much"),
+        ("mine_new_total", (None,), 1),
+        ("mine_wait", ("a", "b"), "long"),
+    ],
+)
+def test_a_series_that_cannot_be_written_costs_itself_alone(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, *, name: str, labels: Any, value: Any
+) -> None:
+    """Whatever is wrong with one series, the others are in every scrape; the fault is counted and named once."""
+    with TelemetryPipeline(model_name="m", registry=registry, catalogue=MINE) as pipeline:
+        stats = OffloadingConnectorStats(catalogue=MINE)
+        stats.set_gauge("mine_level", 5, ("ram",))
+        stats.increase_counter("mine_new_total", 3, ("ram",))
+        stats.observe_histogram("mine_wait", [1], ("c", "d"))
+        pipeline.publish({"mine": stats})
+        whole = registry_text(registry).decode().splitlines()
+        pipeline._stores[0]._values[name][labels] = value
+        registry_text(registry)
+        broken = registry_text(registry).decode().splitlines()
+        del pipeline._stores[0]._values[name][labels]
+        errors = 'hisparse_telemetry_errors_total{engine="0",model_name="m",reason="internal"}'
+        count = registry.get_sample_value(
+            "hisparse_telemetry_errors_total", {"model_name": "m", "engine": "0", "reason": "internal"}
+        )
+    assert [line for line in broken if errors not in line] == [line for line in whole if errors not in line]
+    assert count is not None
+    assert count >= 2
+    warnings = [record.getMessage() for record in caplog.records if "cannot be written" in record.getMessage()]
+    assert len(warnings) == len(set(warnings))
+    assert f"series of {name.removesuffix('_total')} cannot be written and are left out" in warnings[0]
+
+
 def test_scrapes_at_once_while_steps_are_published(
     registry: CollectorRegistry, parse: Callable[[str], dict[tuple[str, frozenset[tuple[str, str]]], float]]
 ) -> None:

@@ -1,11 +1,12 @@
 """The collector: which series exist, whose they are, and what happens when pipelines share a registry."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from hisparse.errors import MetricError
+from hisparse.errors import MetricError, SettingError
 from hisparse.telemetry import (
     CATALOGUE,
     Catalogue,
@@ -173,6 +174,27 @@ def test_foreign_metrics_of_the_same_name_are_an_error(registry: CollectorRegist
     Counter("vllm:hisparse_cache_hits", "somebody else's", registry=registry)
     with pytest.raises(MetricError, match="give another registry"):
         TelemetryPipeline(registry=registry)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model_name": None}, "model_name must be text, got None"),
+        ({"model_name": b"m"}, "model_name must be text, got b'm'"),
+        ({"model_name": "\ud800"}, "model_name must be valid UTF-8"),
+        ({"engines": ("0",)}, "an engine must be a whole number, got '0'"),
+        ({"engines": (0.5,)}, "an engine must be a whole number, got 0.5"),
+    ],
+)
+def test_a_label_that_cannot_be_written_is_refused_when_the_pipeline_is_made(
+    registry: CollectorRegistry, settings: dict[str, Any], message: str
+) -> None:
+    """What every series would carry is text, and the next pipeline and scrape know nothing of the refused one."""
+    with pytest.raises(SettingError, match=message):
+        TelemetryPipeline(registry=registry, **settings)
+    with TelemetryPipeline(model_name="m", registry=registry) as pipeline:
+        pipeline.publish(hits(1))
+        assert value_of(registry, HITS) == 1
 
 
 ODD_HISTOGRAM = {"bounds": [1], "counts": [1, 0], "sum": 1, "count": 1}

@@ -1,7 +1,10 @@
 """The collector in a registry that others use, clear and break."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, Thread
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -10,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from hisparse.errors import MetricError
 from hisparse.telemetry import (
     CATALOGUE,
+    Catalogue,
     CounterMetadata,
     HiSparseKVConnectorStats,
     KVConnectorPrometheus,
@@ -143,6 +147,69 @@ def test_names_added_later_belong_to_the_collector(registry: CollectorRegistry, 
                 Counter("mine_failures", "somebody else's", registry=registry)
             assert value_of(registry) == 1
             assert parse(generate_latest(registry).decode())
+
+
+def test_no_scrape_misses_series_while_metrics_are_added(registry: CollectorRegistry) -> None:
+    """While pipelines with metrics of their own join, every scrape has the first one's series, each once."""
+    found: list[int] = []
+    done = Event()
+
+    def read() -> None:
+        while not done.is_set():
+            found.append([family.name for family in registry.collect()].count(HITS.removesuffix("_total")))
+
+    reader = Thread(target=read)
+    interval = sys.getswitchinterval()
+    with TelemetryPipeline(model_name="m", registry=registry):
+        sys.setswitchinterval(1e-5)
+        reader.start()
+        try:
+            for number in range(100):
+                mine = Catalogue({f"mine{number}_failures_total": CounterMetadata("x")})
+                TelemetryPipeline(model_name="m", registry=registry, catalogue=mine).close()
+        finally:
+            sys.setswitchinterval(interval)
+            done.set()
+            reader.join()
+    assert set(found) == {1}
+
+
+def test_pipelines_that_start_at_once_share_one_collector(registry: CollectorRegistry) -> None:
+    """Threads that make the first pipelines of a registry together all find one collector, with all their metrics."""
+    start = Barrier(8)
+    interval = sys.getswitchinterval()
+
+    def make(number: int) -> TelemetryPipeline:
+        mine = Catalogue({f"mine{number}_failures_total": CounterMetadata("x")})
+        start.wait()
+        return TelemetryPipeline(model_name=f"m{number}", registry=registry, catalogue=mine)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            pipelines = list(pool.map(make, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    found = [family.name for family in registry.collect()]
+    assert len(set(found)) == len(found)
+    assert {f"mine{number}_failures" for number in range(8)} <= set(found)
+    for pipeline in pipelines:
+        pipeline.close()
+
+
+def test_a_collector_that_grew_can_be_dropped_whole(registry: CollectorRegistry) -> None:
+    """Metrics that joined later leave the registry with the others, and their names are free again."""
+    mine = Catalogue({"mine_failures_total": CounterMetadata("x")})
+    with (
+        TelemetryPipeline(model_name="m", registry=registry),
+        TelemetryPipeline(model_name="m", registry=registry, catalogue=mine),
+    ):
+        (collector,) = registry._collector_to_names
+        registry.unregister(collector)
+        assert registry._names_to_collectors == {}
+        registry.register(collector)
+        with pytest.raises(ValueError, match="Duplicated timeseries"):
+            Counter("mine_failures", "somebody else's", registry=registry)
 
 
 def test_the_exporter_of_two_connectors_is_one(registry: CollectorRegistry) -> None:

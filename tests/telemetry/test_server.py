@@ -1,9 +1,15 @@
 """The metrics endpoint."""
 
+import gc
 import http.client
+import subprocess
+import sys
+import textwrap
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -89,9 +95,9 @@ def test_a_taken_port_names_the_knob(server: MetricsServer, registry: CollectorR
         start_metrics_server(registry, port=server.port)
 
 
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_an_impossible_port_names_the_knob(registry: CollectorRegistry, port: int) -> None:
-    """A port out of range is an error with the range and the knob."""
+@pytest.mark.parametrize("port", [-1, 65536, "9464", 80.5, None, True])
+def test_an_impossible_port_names_the_knob(registry: CollectorRegistry, port: Any) -> None:
+    """A port out of range, or that is no whole number, is an error with the range and the knob."""
     with pytest.raises(SettingError, match=r"0 to 65535, got .*--metrics-port"):
         start_metrics_server(registry, port=port)
 
@@ -100,6 +106,66 @@ def test_an_address_of_another_machine_names_the_knob(registry: CollectorRegistr
     """An address that this machine does not have is an error with the knob."""
     with pytest.raises(SettingError, match="--metrics-host"):
         start_metrics_server(registry, host="203.0.113.1")
+
+
+@pytest.mark.parametrize("host", ["", " ", "a\0b", None, 0, b"127.0.0.1"])
+def test_what_is_no_address_names_the_knob(registry: CollectorRegistry, host: Any) -> None:
+    """Nothing, which would mean every address of the machine, and what is no text are errors with the knob."""
+    with pytest.raises(SettingError, match=r"metrics host must be an address, got .*--metrics-host"):
+        start_metrics_server(registry, host=host)
+
+
+@pytest.mark.parametrize("host", ["x" * 300, ".", "a..b", "no such host", "\ud800", "\n"])
+def test_a_name_that_is_no_host_names_the_knob(registry: CollectorRegistry, host: str) -> None:
+    """Text that no resolver takes is an error with the knob, in one line."""
+    with pytest.raises(SettingError, match="--metrics-host") as caught:
+        start_metrics_server(registry, host=host)
+    assert str(caught.value).isprintable()
+
+
+def test_a_forked_child_does_not_hold_the_port() -> None:
+    """While a child lives on, its parent serves, hangs up, closes and binds the port again."""
+    script = """
+    import os, socket, time
+    from prometheus_client import CollectorRegistry, Counter
+    from hisparse.telemetry import start_metrics_server
+    registry = CollectorRegistry()
+    Counter("hits", "Hits.", registry=registry).inc(3)
+    server = start_metrics_server(registry)
+    idle = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    while not server.clients:
+        time.sleep(0.01)
+    ready, is_ready = os.pipe()
+    hold, stop = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(stop)
+        idle.close()
+        os.write(is_ready, b"x")
+        os.read(hold, 1)
+        server.close()
+        os._exit(server.clients)
+    os.read(ready, 1)
+    idle.sendall(b"GET /metrics HTTP/1.0\\r\\n\\r\\n")
+    answer = b"".join(iter(lambda: idle.recv(65536), b""))
+    server.close()
+    with start_metrics_server(registry, port=server.port) as again:
+        os.close(stop)
+        print(b"hits_total 3.0" in answer, again.port == server.port, os.waitpid(child, 0)[1])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("True True 0\n", 0), done.stderr
+
+
+def test_a_closed_server_is_forgotten(registry: CollectorRegistry) -> None:
+    """What the system calls in every forked child does not keep servers that are gone."""
+    server = start_metrics_server(registry)
+    server.close()
+    gone = weakref.ref(server._server)
+    del server
+    gc.collect()
+    assert gone() is None
 
 
 def test_closing_frees_the_port(registry: CollectorRegistry) -> None:

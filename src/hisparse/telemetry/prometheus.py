@@ -2,24 +2,25 @@
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from operator import index
 from threading import Lock
-from typing import Self
+from typing import Any, Self
 
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 from prometheus_client.samples import Sample
 
-from hisparse.errors import MetricError
+from hisparse.errors import MetricError, SettingError
 from hisparse.telemetry.catalogue import TELEMETRY, Catalogue
 from hisparse.telemetry.deprecated import help_text, series_of
 from hisparse.telemetry.exposition import COMMON_LABELS, Common, FamilyText, bucket_texts
 from hisparse.telemetry.histogram import Histogram, Value
 from hisparse.telemetry.metadata import MetricMetadata
 from hisparse.telemetry.multiprocess import ProcessValues
-from hisparse.telemetry.naming import family_name
+from hisparse.telemetry.naming import family_name, sample_names
 from hisparse.telemetry.store import ERRORS_METRIC, MetricStore, Series
-from hisparse.telemetry.values import LabelValues
+from hisparse.telemetry.values import LabelValues, SkipReason, show
 
 logger = logging.getLogger("hisparse")
 
@@ -40,6 +41,7 @@ class KVConnectorPrometheus:
         self._stores: dict[Common, MetricStore] = {}
         self._users: dict[Common, int] = {}
         self._texts: dict[str, FamilyText] = {}
+        self._reported: set[str] = set()
         self._shared = ProcessValues.of_environment()
         self.declare(catalogue)
 
@@ -51,28 +53,43 @@ class KVConnectorPrometheus:
             MetricError: The registry has other metrics of these names, or the catalogues disagree.
         """
         catalogue = catalogue.merged(TELEMETRY)
-        owner = cls._of(registry)
+        found = cls._of(registry)
+        owner = found or cls(catalogue)
         try:
-            if owner is None:
-                owner = cls(catalogue)
-                registry.register(owner)
-            elif added := catalogue.keys() - owner.names():
-                # The registry learns names only when something is registered; these may be somebody else's.
-                probe = cls(Catalogue({name: catalogue[name] for name in added}))
-                registry.register(probe)
-                registry.unregister(probe)
-                owner.declare(catalogue)
-                registry.unregister(owner)
+            if found is None:
                 registry.register(owner)
             else:
-                owner.declare(catalogue)
+                owner.join(registry, catalogue)
         except ValueError as error:
             if isinstance(error, MetricError):
                 raise
+            if found is None and cls._of(registry) is not None:
+                return cls.attach(registry, catalogue)  # somebody else attached the first one meanwhile
             raise MetricError(
                 f"the registry has these metrics from elsewhere, give another registry: {error}"
             ) from error
         return owner
+
+    def join(self, registry: CollectorRegistry, catalogue: Catalogue) -> None:
+        """Add metrics and take their names in the registry at once.
+
+        The client's own way is to drop a collector and register it again: a scrape in between would miss every
+        series. So the registry's books are written here, under its lock.
+
+        Raises:
+            ValueError: The registry has a name from elsewhere; nothing was added.
+            MetricError: A metric is declared differently already.
+        """
+        books = vars(registry)
+        with books["_lock"]:
+            collectors: dict[str, Any] = books["_names_to_collectors"]
+            names = {sample for name in catalogue for sample in sample_names(name, catalogue[name])}
+            if taken := sorted(name for name in names if collectors.get(name, self) is not self):
+                raise ValueError(f"Duplicated timeseries in CollectorRegistry: {taken}")
+            self.declare(catalogue)
+            owned: list[str] = books["_collector_to_names"][self]
+            owned += sorted(names - set(owned))
+            collectors.update(dict.fromkeys(owned, self))
 
     @classmethod
     def _of(cls, registry: CollectorRegistry) -> Self | None:
@@ -99,10 +116,6 @@ class KVConnectorPrometheus:
                 problem = f"others have taken their names: {error}"
         logger.warning("the metrics had been dropped from their registry; %s", problem)
 
-    def names(self) -> frozenset[str]:
-        """Return the names of all metrics. Reads only."""
-        return frozenset(self._catalogue)
-
     def declare(self, catalogue: Catalogue) -> None:
         """Add metrics to those of all engines.
 
@@ -120,8 +133,12 @@ class KVConnectorPrometheus:
                 self._share(key, store, everything=True)
 
     def acquire(self, model_name: str, engine: int) -> MetricStore:
-        """Return the totals of an engine of a model, made at first; `release` them when done."""
-        key = (model_name, str(engine))
+        """Return the totals of an engine of a model, made at first; `release` them when done.
+
+        Raises:
+            SettingError: The name is no text that can be written, or the engine no whole number.
+        """
+        key = _common(model_name, engine)
         with self._lock:
             self._users[key] = self._users.get(key, 0) + 1
             if key not in self._stores:
@@ -131,7 +148,7 @@ class KVConnectorPrometheus:
 
     def release(self, model_name: str, engine: int) -> None:
         """Drop the series of an engine once nobody who acquired them is left."""
-        key = (model_name, str(engine))
+        key = _common(model_name, engine)
         with self._lock:
             self._users[key] -= 1
             if not self._users[key]:
@@ -146,7 +163,7 @@ class KVConnectorPrometheus:
         """Write what an engine published to the files that other processes read, where there are such."""
         if self._shared is None:
             return
-        key = (model_name, str(engine))
+        key = _common(model_name, engine)
         with self._lock:
             if key in self._stores:
                 self._share(key, self._stores[key])
@@ -170,6 +187,31 @@ class KVConnectorPrometheus:
         for name, metadata in catalogue.items():
             engines = {key: series_of(name, metadata, totals) for key, totals in snapshots.items()}
             yield OwnFamily(name, metadata, owner=self, text=texts[name], engines=engines)
+
+    def report(self, family: str, error: Exception) -> None:
+        """Count that series of a family could not be written; warn at the first time."""
+        with self._lock:
+            is_new = family not in self._reported
+            self._reported.add(family)
+            stores = list(self._stores.values())
+        for store in stores[:1]:
+            store.skip(SkipReason.INTERNAL)
+        if is_new:
+            logger.warning(
+                "series of %s cannot be written and are left out: %s: %s", family, type(error).__name__, error
+            )
+
+
+def _common(model_name: Any, engine: Any) -> Common:
+    try:
+        if not isinstance(model_name, str):
+            raise SettingError(f"model_name must be text, got {show(model_name)}")
+        model_name.encode()
+        return str(model_name), str(index(engine))
+    except UnicodeEncodeError as error:
+        raise SettingError(f"model_name must be valid UTF-8, got {show(model_name)}") from error
+    except TypeError as error:
+        raise SettingError(f"an engine must be a whole number, got {show(engine)}") from error
 
 
 class OwnFamily(Metric):
@@ -209,9 +251,25 @@ class OwnFamily(Metric):
         restricted: Metric | None = super()._restricted_metric(names)  # type: ignore[no-untyped-call]  # the client's own
         return restricted
 
-    def text(self) -> str:
-        """Return the family in text format 0.0.4."""
-        return self._text.write(self._engines)
+    def text(self) -> bytes:
+        """Return the family in text format 0.0.4; series that cannot be written are left out and reported."""
+        text = self._encoded(self._engines)
+        if not isinstance(text, Exception):
+            return text
+        self.owner.report(self.name, text)
+        good: dict[Common, dict[LabelValues, Value]] = {}
+        for common, series in self._engines.items():
+            for labels, value in series.items():
+                if isinstance(self._encoded({common: {labels: value}}), bytes):
+                    good.setdefault(common, {})[labels] = value
+        text = self._encoded(good)
+        return b"" if isinstance(text, Exception) else text
+
+    def _encoded(self, engines: _Engines) -> bytes | Exception:
+        try:
+            return self._text.write(engines).encode()
+        except Exception as error:  # noqa: BLE001  one bad series must not take the others from the endpoint
+            return error
 
 
 def _samples(family: str, metadata: MetricMetadata, engines: _Engines) -> Iterator[Sample]:
@@ -258,7 +316,7 @@ def registry_text(registry: CollectorRegistry) -> bytes:
             if foreign:
                 parts.append(generate_latest(_Foreign(foreign)))
                 foreign = []
-            parts.append(family.text().encode())
+            parts.append(family.text())
         else:
             foreign.append(family)
     return b"".join([*parts, generate_latest(_Foreign(foreign))])

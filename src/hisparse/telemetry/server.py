@@ -2,8 +2,10 @@
 
 import gzip
 import logging
+import os
 import socket
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -16,6 +18,7 @@ from prometheus_client.registry import REGISTRY, CollectorRegistry
 from hisparse.errors import SettingError
 from hisparse.telemetry.multiprocess import shared_registry
 from hisparse.telemetry.prometheus import registry_text
+from hisparse.telemetry.values import show
 
 logger = logging.getLogger("hisparse")
 
@@ -98,6 +101,17 @@ class _Server(ThreadingHTTPServer):
         self._lock = Lock()
         self._since: dict[socket.socket, float] = {}
         super().__init__(address, partial(_Handler, read))
+        if hasattr(os, "register_at_fork"):
+            # A function of the system's list is there for good, so it must not keep the server.
+            this = weakref.WeakMethod(self.leave)
+            os.register_at_fork(after_in_child=lambda: (leave := this()) and leave())
+
+    def leave(self) -> None:
+        """Close this process's copies of the sockets, in a child that was forked: nobody would ever answer on them."""
+        self._lock = Lock()  # somebody may have held it, who is not here
+        for connection in [self.socket, *self._since]:
+            connection.close()
+        self._since.clear()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -194,15 +208,21 @@ def start_metrics_server(
         port: Port to listen on; 0 takes a free one.
 
     Raises:
-        SettingError: The port is out of range or taken, or the address is not this machine's.
+        SettingError: The port is no number, out of range or taken, or the address is not this machine's.
     """
-    if not 0 <= port <= MAX_PORT:
-        raise SettingError(f"metrics port must be 0 to {MAX_PORT}, got {port}: change --metrics-port")
+    if type(port) is not int or not 0 <= port <= MAX_PORT:
+        raise SettingError(f"metrics port must be a number 0 to {MAX_PORT}, got {show(port)}: change --metrics-port")
+    if not isinstance(host, str) or not host.strip() or "\0" in host:
+        # The empty address would be every one of this machine's, and no URL.
+        raise SettingError(
+            f"metrics host must be an address, got {show(host)}: change --metrics-host (0.0.0.0 for all)"
+        )
     own = REGISTRY if registry is None else registry
     try:
         return MetricsServer(shared_registry() or own, host, port)
-    except OSError as error:
+    except (OSError, TypeError, UnicodeError) as error:  # the last two: text that is no name of a host
+        reason = getattr(error, "strerror", None) or error
         raise SettingError(
-            f"cannot serve metrics on {host}:{port} ({error.strerror or error}): "
+            f"cannot serve metrics on {host if host.isprintable() else show(host)}:{port} ({reason}): "
             "choose another --metrics-port (0 takes a free one) or --metrics-host"
         ) from error
