@@ -34,7 +34,10 @@ def test_ranks_that_select_alike_count_selections_once_and_bytes_each(
     """After 1, 1999 and 2001 steps and the end, over a reset, scrape and log line have the exact totals."""
     registry = CollectorRegistry()
     steps = 0
-    with TelemetryPipeline(registry=registry) as pipeline, start_metrics_server(registry) as server:
+    with (
+        TelemetryPipeline(registry=registry, log_interval_seconds=3600) as pipeline,
+        start_metrics_server(registry) as server,
+    ):
         for target, ending in ((1, "step"), (1999, "reset"), (2001, "shutdown")):
             while steps < target:
                 pipeline.publish({"HiSparse": engine.say("step")})

@@ -275,3 +275,25 @@ def test_an_error_without_text_ends_no_step() -> None:
     stats = OffloadingConnectorScheduler(Telling()).get_kv_connector_stats()
     assert stats is not None
     assert stats.errors == {"internal": 2}
+
+
+def test_the_first_failure_of_each_reason_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Direction and reason are named once, with where later ones are counted."""
+    scheduler = OffloadingConnectorScheduler()
+    with caplog.at_level(logging.WARNING, "hisparse"):
+        for _ in range(3):
+            metadata = OffloadingWorkerMetadata()
+            for direction, reason in (
+                ("load", "checksum"),
+                ("load", "checksum"),
+                ("store", "checksum"),
+                ("load", "gone"),
+            ):
+                metadata.transfers.record(direction, size_bytes=1, started=0.0, ended=1.0, failure=reason)
+            scheduler.update(metadata)
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "a load of blocks failed (checksum, 2 in this step)",
+        "a load of blocks failed (gone, 1 in this step)",
+        "a store of blocks failed (checksum, 1 in this step)",
+    ]
+    assert "hisparse_offload_failed_transfers_total{direction='load',reason='checksum'}" in caplog.text

@@ -26,7 +26,7 @@ class HiSparseConnector(KVConnector):
         {name: metadata for name, metadata in CATALOGUE.items() if name.startswith(_OWN)}
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each argument is a setting, given by name
         self,
         role: Literal["scheduler", "worker"],
         *,
@@ -37,6 +37,7 @@ class HiSparseConnector(KVConnector):
         every_calls: int = 2000,
         flush_seconds: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        name: str = "HiSparse",
     ) -> None:
         """Make one side.
 
@@ -49,11 +50,12 @@ class HiSparseConnector(KVConnector):
             every_calls: Most calls between two samples.
             flush_seconds: Longest time a flush of the worker side waits for the device.
             clock: Seconds that never run backwards.
+            name: The child's name in a pipeline; both sides of one connector have the same.
 
         Raises:
             SettingError: The role is unknown, or has not been given what it reads; a period is not positive.
         """
-        self.name = "HiSparse"
+        self.name = name
         given = {"scheduler": levels, "worker": source}.get(role)
         if given is None:
             raise SettingError(f"role must be 'scheduler' with levels or 'worker' with source, got {role!r}")

@@ -24,12 +24,10 @@ def record_growth(stats: HiSparseConnectorStats, growth: CounterTotals, *, with_
 
 
 def _record_measures(stats: HiSparseConnectorStats, growth: CounterTotals) -> None:
-    """Record durations and misses of requests, the speed of the link, and the sums under the operators' names."""
+    """Record durations and misses of requests, and the sums under the operators' names."""
     for name, histogram in ((FETCH_METRIC, growth.fetches), (MISSES_METRIC, growth.request_misses)):
         if histogram.count:
             stats.merge_histogram(name, histogram)
-    if growth.link_bytes_per_second:
-        stats.set_gauge("hisparse_host_link_bytes_per_second", growth.link_bytes_per_second)
     if not growth.is_zero:
         hits, misses = (int(growth.selections[:, outcome].sum()) for outcome in (_HIT, _MISS))
         stats.record_snapshot(hits, misses, int(growth.loaded_bytes.sum()))

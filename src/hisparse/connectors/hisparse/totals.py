@@ -1,14 +1,17 @@
 """Running totals of a worker's counters, and what they grew by."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hisparse.connectors.growth import grown
+from hisparse.connectors.reading import read_whole
 from hisparse.hot.counters import FETCH_METRIC, MISSES_METRIC, empty_histogram
 from hisparse.kernels import COUNT_FIELDS
-from hisparse.telemetry import Histogram
+from hisparse.telemetry import Histogram, SkipReason
+from hisparse.telemetry.values import ItemError, read_increment, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,27 @@ class CounterTotals:
             epoch,
         )
 
+    @classmethod
+    def read(cls, totals: Any) -> "CounterTotals":
+        """Return independent copies of what a source gave, without the link's speed, which is no count.
+
+        Raises:
+            ItemError: It is no such object, or an array or a histogram in it has another shape than `groups` say.
+        """
+        if not isinstance(totals, CounterTotals):
+            raise ItemError(SkipReason.WRONG_TYPE, f"a sample must be CounterTotals, got {show(totals)}")
+        groups = _read_groups(totals.groups)
+        layers = sum(map(len, groups))
+        return cls(
+            groups,
+            _read_counts(totals.selections, "selections", (len(groups), len(COUNT_FIELDS))),
+            _read_counts(totals.loaded_bytes, "loaded_bytes", (layers,)),
+            _read_histogram(totals.fetches, FETCH_METRIC),
+            _read_histogram(totals.request_misses, MISSES_METRIC),
+            read_whole(totals.epoch, "epoch"),
+            stored_bytes=_read_counts(totals.stored_bytes, "stored_bytes", (layers,)),
+        )
+
     @property
     def is_zero(self) -> bool:
         """Whether nothing was counted."""
@@ -83,3 +107,28 @@ class CounterTotals:
             self.link_bytes_per_second,
             stored_bytes,
         )
+
+
+def _read_groups(groups: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(groups, list | tuple) or not all(isinstance(members, list | tuple) for members in groups):
+        raise ItemError(SkipReason.WRONG_TYPE, f"groups must be lists of layers, got {show(groups)}")
+    return tuple(tuple(read_whole(layer, "a layer") for layer in members) for members in groups)
+
+
+def _read_counts(counts: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    if not isinstance(counts, np.ndarray) or counts.dtype.kind not in "iu" or counts.shape != shape:
+        got = f"{counts.dtype}{list(counts.shape)}" if isinstance(counts, np.ndarray) else show(counts)
+        raise ItemError(SkipReason.WRONG_TYPE, f"{what} must be int64{list(shape)}, got {got}")
+    return counts.astype(np.int64)
+
+
+def _read_histogram(histogram: Any, name: str) -> Histogram:
+    expected = empty_histogram(name)
+    if not isinstance(histogram, Histogram) or histogram.bounds != expected.bounds:
+        raise ItemError(
+            SkipReason.BUCKET_MISMATCH, f"{name} must be over {show(expected.bounds)}, got {show(histogram)}"
+        )
+    read_increment(histogram.sum, f"the sum of {name}")
+    if min(histogram.counts) < 0:
+        raise ItemError(SkipReason.NEGATIVE, f"{name} has fewer than no samples")
+    return histogram.copy()

@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hisparse.connectors.hisparse.recording import record_growth
 from hisparse.connectors.hisparse.schedule import Schedule
 from hisparse.connectors.hisparse.source import CounterSource, PendingSample
 from hisparse.connectors.hisparse.totals import CounterTotals
+from hisparse.connectors.reading import explained
 from hisparse.errors import SettingError
 from hisparse.telemetry import HiSparseConnectorStats, SkipReason
+from hisparse.telemetry.values import ItemError, read_increment
 
 AGE_METRIC = "hisparse_telemetry_sample_age_seconds"
 SAMPLES_METRIC = "hisparse_telemetry_samples_total"
@@ -131,17 +133,30 @@ class HiSparseConnectorWorker:
 
     def _read(self, sample: PendingSample) -> None:
         """Record what the counters grew by since the last sample."""
-        totals = sample.read()
-        growth, is_first = totals.since(self._before), not self._before.groups
+        given = sample.read()
+        totals = CounterTotals.read(given)
+        # Apart until all is recorded: half of a sample would be counted again with the next one.
+        recorded = HiSparseConnectorStats(rank=self._rank)
+        record_growth(recorded, totals.since(self._before), with_zeros=not self._before.groups)
+        self._stats.aggregate(recorded)
         self._before, self._asked, self._has_read = totals, None, True
-        record_growth(self._stats, growth, with_zeros=is_first)
         self._stats.increase_counter(SAMPLES_METRIC, 1, ("read",))
+        self._record_link(given.link_bytes_per_second)
+
+    def _record_link(self, speed: Any) -> None:
+        """Tell the link's speed, unless it is not known; one that cannot be costs no counts."""
+        try:
+            if number := read_increment(speed, "link_bytes_per_second"):
+                self._stats.set_gauge("hisparse_host_link_bytes_per_second", number)
+        except ItemError as error:
+            self._stats.skip(error.reason, str(error))
 
     def _drop(self, error: Exception) -> None:
         """Forget the sample on its way; the next one contains what it would have told."""
         self._asked = None
         self._sampling.restart()
-        self._stats.skip(SkipReason.INTERNAL, f"{type(error).__name__} while sampling counters: {error}")
+        reason = error.reason if isinstance(error, ItemError) else SkipReason.INTERNAL
+        self._stats.skip(reason, f"while sampling counters: {explained(error)}")
 
     def _is_had(self, until: float) -> bool:
         """Wait for the sample on its way, if there is one; return whether none is left."""
