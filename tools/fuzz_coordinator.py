@@ -33,6 +33,7 @@ CALLS = {
     "end": 1,
     "preempt": 1,
     "resume": 2,
+    "bounce": 1,
     "reset": 0.2,
     "evict": 0.5,
     "go_on": 1,
@@ -55,11 +56,13 @@ class Run:
             max_spill_pages=pick([1, 3, 8]),
             pinned_tail_pages=pick([1, 2]),
         )
+        # Worlds differ in what is rare: where transfers are answered late, others than usual meet.
+        self.weights = [weight * pick([0.1, 0.5, 1, 2]) for weight in CALLS.values()]
         self.counts: Counter[str] = Counter()
 
     def run(self, steps: int) -> None:
         """Make calls, then end everything."""
-        for call in self.chance.choices([*CALLS], weights=[*CALLS.values()], k=steps):
+        for call in self.chance.choices([*CALLS], weights=self.weights, k=steps):
             happened = getattr(self, call)()
             self.counts[call] += happened is not False
             self.counts[f"{call} refused"] += happened is False
@@ -74,14 +77,16 @@ class Run:
         name, length = self.chance.choice(NAMES), self.chance.randint(1, 40)
         if name in self.world.models:
             return False
-        num_keys = self.chance.choice([0, length // PAGE_ROWS, length // PAGE_ROWS])
-        return self.world.admit(name, length, family_keys(self.chance.randint(1, 3), num_keys))
+        num_keys = self.chance.choice([0, length // PAGE_ROWS // 2, length // PAGE_ROWS])
+        keys = family_keys(self.chance.randint(1, 3), num_keys)
+        return self.world.admit(name, length, keys, told=self.chance.choice([None, 0, 1]))
 
     def append(self) -> bool:
         """Let a running request have more rows."""
         running = self.world.running()
         rows, lookahead = self.chance.choice([0, 1, 1, 2, 5, 9, 17]), self.chance.choice([0, 0, 1, 3])
-        return bool(running) and self.world.append(self.chance.choice(running), rows, lookahead)
+        tells = self.chance.choice([True, False, False])
+        return bool(running) and self.world.append(self.chance.choice(running), rows, lookahead, tells_keys=tells)
 
     def step(self) -> None:
         """Plan and compute."""
@@ -99,7 +104,7 @@ class Run:
 
     def answer_all(self) -> None:
         """Let all transfers land."""
-        self.world.answer_all()
+        self.world.answer_all(newest_first=self.chance.choice([True, False]))
 
     def answer_again(self) -> bool:
         """Acknowledge what has landed."""
@@ -148,6 +153,19 @@ class Run:
         """Let a preempted request run again."""
         preempted = self.world.preempted()
         return bool(preempted) and self.world.resume(self.chance.choice(preempted))
+
+    def bounce(self) -> bool:
+        """Preempt a request and resume it at once, with whatever was in flight, let it go on, and that land last."""
+        running = self.world.running()
+        if not running:
+            return False
+        name = self.chance.choice(running)
+        self.world.preempt(name, flush=self.chance.choice([True, False]))
+        if not self.world.resume(name) or not self.world.append(name, self.chance.randint(1, 9), tells_keys=False):
+            return False
+        self.world.step()
+        self.world.answer_all(newest_first=True)
+        return True
 
     def reset(self) -> None:
         """Forget all keys."""

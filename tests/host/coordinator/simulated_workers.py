@@ -33,6 +33,7 @@ class Model:
     max_positions: int
     keys: list[bytes]
     birth: int = 0
+    late_keys: list[bytes] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     computed: int = 0
     lookahead: int = 0
@@ -142,28 +143,29 @@ class World:
         stats = self.coordinator.stats()
         return repr((stats.requests, stats.pages_by_state, stats.device_pages, stats.host)).encode()
 
-    def admit(self, name: str, max_positions: int, keys: list[bytes]) -> bool:
-        """Ask for admission."""
+    def admit(self, name: str, max_positions: int, keys: list[bytes], *, told: int | None = None) -> bool:
+        """Ask for admission; keys after the first `told` are told with later rows."""
         before = self.fingerprint()
         try:
-            admission = self.coordinator.admit(name, max_positions=max_positions, keys=keys)
+            admission = self.coordinator.admit(name, max_positions=max_positions, keys=keys[:told])
         except (DevicePagesFullError, HostPoolFullError) as error:
             self.unchanged_if_refused(error, before)
             if isinstance(error, HostPoolFullError):
                 assert self.ledger.free_pages < pages_for(max_positions, PAGE_ROWS)
             return False
         model = self.models[name] = Model(name, max_positions, keys, birth=self.births)
+        model.late_keys = [] if told is None else keys
         self.births += 1
         model.values = [model.value(position) for position in range(admission.prefix_positions)]
         model.computed = len(model.values)
         return True
 
-    def append(self, name: str, num_rows: int, lookahead: int = 0) -> bool:
-        """Let a request have more rows, computed in the next step."""
+    def append(self, name: str, num_rows: int, lookahead: int = 0, *, tells_keys: bool = True) -> bool:
+        """Let a request have more rows, computed in the next step; late keys may be told with them."""
         model, before = self.models[name], self.fingerprint()
         length = min(len(model.values) + num_rows, model.max_positions)
         try:
-            self.coordinator.append(name, length, lookahead=lookahead)
+            self.coordinator.append(name, length, lookahead=lookahead, keys=model.late_keys if tells_keys else ())
         except DevicePagesFullError as error:
             self.unchanged_if_refused(error, before)
             return False
@@ -204,9 +206,9 @@ class World:
         else:
             self.coordinator.fail_transfer(transfer_id, worker)
 
-    def answer_all(self) -> None:
+    def answer_all(self, *, newest_first: bool = False) -> None:
         """Let every worker carry out everything."""
-        for transfer_id, (_, missing) in list(self.in_flight.items()):
+        for transfer_id, (_, missing) in sorted(self.in_flight.items(), reverse=newest_first):
             for worker in sorted(missing):
                 self.answer(transfer_id, worker)
 

@@ -312,3 +312,64 @@ def test_calls_that_do_not_fit_change_nothing() -> None:
         make(device_pages=6)
     with pytest.raises(SettingError, match="spill must be 'eager' or 'pressure', got 'never'"):
         make(spill="never")
+
+
+def test_new_rows_wait_for_the_copies_of_old_ones() -> None:
+    """A row computed again after a preemption is copied only when the copy of its first life has landed."""
+    coordinator = make()
+    coordinator.admit("a", max_positions=64)
+    coordinator.append("a", 10)
+    (old,) = coordinator.plan_step().transfers
+    coordinator.preempt("a")
+    assert coordinator.resume("a") == 0
+    coordinator.append("a", 16)
+    assert coordinator.plan_step().transfers == []
+    coordinator.acknowledge(old.id)
+    (new,) = step(coordinator).transfers
+    assert (new.host_page, new.rows) == (old.host_page, 16)
+    assert new.device_page != old.device_page
+
+
+def test_a_waiting_request_gives_up_what_cannot_be_copied() -> None:
+    """Of three pages spilled at a preemption the second fails: the first is kept, and no device page is held."""
+    coordinator = make(spill="pressure")
+    coordinator.admit("a", max_positions=64)
+    compute(coordinator, "a", 50)
+    coordinator.preempt("a")
+    first, second, third = coordinator.plan_step().transfers
+    for transfer in (first, third):
+        coordinator.acknowledge(transfer.id)
+    coordinator.fail_transfer(second.id)
+    coordinator.check()
+    stats = coordinator.stats()
+    assert (stats.device_pages["leaving"], stats.device_pages["resident"]) == (0, 0)
+    assert stats.totals.spilled_pages["preempt"] == 2
+    assert step(coordinator).transfers == []
+    assert coordinator.resume("a") == 16
+
+
+def test_a_page_is_not_found_on_the_device_before_it_is_restored() -> None:
+    """A page that is published while it is being restored is found on the host only, until the restore has landed."""
+    coordinator = make(device_pages=12)
+    keys = make_keys(2)
+    coordinator.admit("a", max_positions=64)
+    compute(coordinator, "a", 40)
+    coordinator.preempt("a")
+    coordinator.admit("other", max_positions=320)
+    fill(coordinator, "other", 320)
+    coordinator.finish("other")
+    step(coordinator)
+    assert coordinator.resume("a") == 32
+    plan = coordinator.plan_step()
+    coordinator.append("a", 33, keys=keys)
+    assert (plan.waiting, [transfer.kind for transfer in plan.transfers]) == (["a"], ["restore", "restore"])
+    assert coordinator.admit("b", max_positions=320, keys=keys).prefix_positions == 32
+    later = coordinator.plan_step()
+    assert [activation.request for activation in later.activations] == ["b"]
+    assert [update.device_pages for update in later.residency if update.request == "b"] == [[-1, -1]]
+    answer(coordinator, plan)
+    assert step(coordinator).waiting == []
+    coordinator.abort("b")
+    coordinator.admit("c", max_positions=320, keys=keys)
+    told = {update.request: update.device_pages for update in step(coordinator).residency}
+    assert told["c"] == [transfer.device_page for transfer in plan.transfers]

@@ -29,18 +29,24 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """Return one of the names."""
         return data.draw(st.sampled_from(sorted(names)))
 
-    @rule(name=st.sampled_from(NAMES), pages=st.integers(1, 10), family=st.integers(0, 2), spare_rows=st.integers(0, 3))
-    def admit(self, name: str, pages: int, family: int, spare_rows: int) -> None:
+    @rule(
+        name=st.sampled_from(NAMES),
+        pages=st.integers(1, 10),
+        family=st.integers(0, 2),
+        spare_rows=st.integers(0, 3),
+        told=st.sampled_from([None, None, 0, 1]),
+    )
+    def admit(self, *, name: str, pages: int, family: int, spare_rows: int, told: int | None) -> None:
         """A request is admitted with what is found of its prefix, or nothing changes."""
         if name not in self.world.models:
             keys = family_keys(family, pages - 1) if family else []
-            self.world.admit(name, pages * 4 - spare_rows, keys)
+            self.world.admit(name, pages * 4 - spare_rows, keys, told=told)
 
     @precondition(lambda self: self.world.running())
-    @rule(data=st.data(), rows=st.integers(0, 17), lookahead=st.integers(0, 3))
-    def append(self, data: st.DataObject, rows: int, lookahead: int) -> None:
+    @rule(data=st.data(), rows=st.integers(0, 17), lookahead=st.integers(0, 3), tells_keys=st.booleans())
+    def append(self, data: st.DataObject, rows: int, lookahead: int, *, tells_keys: bool) -> None:
         """A running request gets longer, or nothing changes."""
-        self.world.append(self.pick(data, self.world.running()), rows, lookahead)
+        self.world.append(self.pick(data, self.world.running()), rows, lookahead, tells_keys=tells_keys)
 
     @rule()
     def step(self) -> None:
@@ -56,10 +62,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         workers = range(len(self.world.workers)) if is_good else sorted(missing)
         self.world.answer(transfer_id, data.draw(st.sampled_from(workers)), is_good=is_good)
 
-    @rule()
-    def answer_all(self) -> None:
+    @rule(newest_first=st.booleans())
+    def answer_all(self, *, newest_first: bool) -> None:
         """Every worker carries out everything."""
-        self.world.answer_all()
+        self.world.answer_all(newest_first=newest_first)
 
     @precondition(lambda self: self.world.in_flight)
     @rule(data=st.data())
@@ -93,6 +99,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def resume(self, data: st.DataObject) -> None:
         """A waiting request runs again from its durable prefix, or nothing changes."""
         self.world.resume(self.pick(data, self.world.preempted()))
+
+    @precondition(lambda self: self.world.running())
+    @rule(data=st.data(), flush=st.booleans(), rows=st.integers(1, 9))
+    def bounce(self, data: st.DataObject, rows: int, *, flush: bool) -> None:
+        """A request is preempted and resumed at once, and goes on before what was in flight lands."""
+        name = self.pick(data, self.world.running())
+        self.world.preempt(name, flush=flush)
+        if self.world.resume(name) and self.world.append(name, rows):
+            self.world.step()
+            self.world.answer_all(newest_first=True)
 
     @rule()
     def reset(self) -> None:

@@ -6,7 +6,7 @@ from hisparse.host.coordinator.books import Books
 from hisparse.host.coordinator.moves import PageState
 from hisparse.host.coordinator.publishing import Publishing
 from hisparse.host.coordinator.record import UNLIMITED, Phase, RequestRecord
-from hisparse.host.coordinator.room import Room, make_stale
+from hisparse.host.coordinator.room import Room
 from hisparse.host.coordinator.spilling import Spilling
 
 
@@ -37,7 +37,6 @@ class Leaving:
             books.updates.release(record)
             self._room.deactivate(record)
             books.budget.close(record)
-        self._stop_restores(record)
         self._room.drop_from(record, record.length // books.settings.page_rows)
         if not flush:
             self._give_up_dirty(record)
@@ -80,12 +79,6 @@ class Leaving:
         self._room.drop_from(record, record.pages.durable)
         positions = record.pages.durable * self._books.settings.page_rows
         record.length = record.computed = record.copying.sent = positions
-
-    def _stop_restores(self, record: RequestRecord) -> None:
-        for flight in record.flights.values():
-            if flight.transfer.kind == "restore" and not flight.is_stale:
-                make_stale(flight, record)
-                self._room.leave_unread(record, flight.page)
 
     def _give_up_dirty(self, record: RequestRecord) -> None:
         """Spill nothing from the first page on that is not wholly on its way; what is behind it is of no use."""
