@@ -283,12 +283,8 @@ def test_the_first_failure_of_each_reason_is_in_the_log(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "hisparse"):
         for _ in range(3):
             metadata = OffloadingWorkerMetadata()
-            for direction, reason in (
-                ("load", "checksum"),
-                ("load", "checksum"),
-                ("store", "checksum"),
-                ("load", "gone"),
-            ):
+            for failed in ("load checksum", "load checksum", "store checksum", "load gone"):
+                direction, reason = failed.split()
                 metadata.transfers.record(direction, size_bytes=1, started=0.0, ended=1.0, failure=reason)
             scheduler.update(metadata)
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [

@@ -88,6 +88,7 @@ class OffloadingConnectorScheduler(KVConnector):
                 collected = OffloadingWorkerMetadata().aggregate(metadata)
             self._transfers.examples.update(collected.transfers.examples)
             _add_samples(self.stats, self._transfers.aggregate(collected.transfers))
+            self._name_failures()
         except Exception as error:  # noqa: BLE001  what workers measured must not end a scheduling step
             self.stats.skip(SkipReason.INTERNAL, explained(error))
         self._transfers.reset()
@@ -112,6 +113,18 @@ class OffloadingConnectorScheduler(KVConnector):
         """Keep what was counted, and announce the configuration again."""
         super().reset_cache()
         self.announce()
+
+    def _name_failures(self) -> None:
+        """Write the first failure of each reason to the log; reasons are bounded, so the log is."""
+        for direction, one in self._transfers.data.items():
+            for reason, count in one.failures.items():
+                if (known := f"{direction}: {reason}") not in self._warned:
+                    self._warned.add(known)
+                    logger.warning(
+                        "a %s of blocks failed (%s, %d in this step); later ones are only counted in "
+                        "hisparse_offload_failed_transfers_total{direction=%r,reason=%r}",
+                        *(direction, reason, count, direction, reason),
+                    )
 
     def _add_manager_stats(self, found: Any) -> None:
         self.stats.aggregate(found)
