@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from hisparse.errors import SettingError
 from hisparse.telemetry import (
     Catalogue,
+    HiSparseConnectorStats,
     HiSparseKVConnectorStats,
     KVConnectorStats,
     OffloadingConnectorStats,
@@ -36,8 +37,8 @@ def errors(registry: CollectorRegistry) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (HiSparseKVConnectorStats().to_dict(), HiSparseKVConnectorStats),
-        ({"cache_hits": [1]}, HiSparseKVConnectorStats),
+        (HiSparseKVConnectorStats().to_dict(), HiSparseConnectorStats),
+        ({"cache_hits": [1]}, HiSparseConnectorStats),
         (OffloadingConnectorStats().to_dict(), OffloadingConnectorStats),
         ({"info": {"x": {"a": "b"}}}, OffloadingConnectorStats),
     ],

@@ -5,18 +5,21 @@ from typing import Any
 
 from hisparse.telemetry.catalogue import CATALOGUE, Catalogue
 from hisparse.telemetry.connector_stats import METRICS_KEY, HiSparseConnectorStats
-from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY, HiSparseKVConnectorStats
+from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
-from hisparse.telemetry.stats import RANK_KEY, RANKS_KEY, KVConnectorStats
+from hisparse.telemetry.stats import ERRORS_KEY, RANK_KEY, RANKS_KEY, KVConnectorStats
 
 
 def build_kv_connector_stats(data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
-    """Return the container whose plain form `data` is, or None where no container of this package has it."""
+    """Return a container of what `data`, a plain form, says, or None where no container of this package has it.
+
+    It holds what any later payload of the same sender says: a HiSparse connector's metrics section comes with some
+    payloads and not with others, so what may be one is always `HiSparseConnectorStats`.
+    """
     if isinstance(data, Mapping):
         if "types" in data or "info" in data:
             return OffloadingConnectorStats(data, catalogue=catalogue)
-        if METRICS_KEY in data:
+        is_known = any(field in data for field in (METRICS_KEY, *DELTAS, *LEVELS, *RESIDENCY))
+        if is_known or not data.keys() - {RANK_KEY, RANKS_KEY, ERRORS_KEY}:
             return HiSparseConnectorStats(data, catalogue=catalogue)
-        if any(field in data for field in DELTAS + LEVELS + RESIDENCY) or not data.keys() - {RANK_KEY, RANKS_KEY}:
-            return HiSparseKVConnectorStats(data)
     return None

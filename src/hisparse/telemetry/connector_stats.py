@@ -11,19 +11,23 @@ from hisparse.telemetry.offload_stats import OffloadingConnectorStats
 from hisparse.telemetry.stats import Sample
 
 METRICS_KEY = "metrics"
+# Where the plain form of an `OffloadingConnectorStats` holds its own data.
+_SECTIONS = frozenset(["types", "data", "info"])
 
 
 class HiSparseConnectorStats(HiSparseKVConnectorStats):
     """`HiSparseKVConnectorStats` with a section ``"metrics"``: the plain form of an `OffloadingConnectorStats`.
 
     The section is there once something is recorded in it, so that a payload without it reads as it always did.
+    What an `OffloadingConnectorStats` says is added to it, so that this container holds what either of both says.
     """
 
     def __init__(
         self, data: Any = None, *, rank: int | None = None, catalogue: Mapping[str, MetricMetadata] = CATALOGUE
     ) -> None:
         """Start empty and aggregate `data`; `catalogue` gives the buckets of lists of samples."""
-        self._metrics = OffloadingConnectorStats(rank=self.rank_of(data, rank), catalogue=catalogue)
+        self._metrics = OffloadingConnectorStats(catalogue=catalogue)
+        self._metrics.rank = self.rank_of(data, rank)
         super().__init__(data, rank=rank)
 
     def fresh(self) -> "HiSparseConnectorStats":
@@ -61,8 +65,12 @@ class HiSparseConnectorStats(HiSparseKVConnectorStats):
             self._metrics.merge_as(section, rank)
         else:
             self._metrics.aggregate(section)
+        if direct := {key: value for key, value in data.items() if key in _SECTIONS}:
+            self._metrics.merge_as(direct, rank)
         self._take_errors()
-        super()._merge_rank(rank, {key: value for key, value in data.items() if key != METRICS_KEY})
+        super()._merge_rank(
+            rank, {key: value for key, value in data.items() if key != METRICS_KEY and key not in _SECTIONS}
+        )
 
     def _aggregate(self, other: Any) -> None:
         if isinstance(other, HiSparseConnectorStats) and other is not self:
@@ -70,6 +78,9 @@ class HiSparseConnectorStats(HiSparseKVConnectorStats):
             self._metrics.aggregate(other.metrics)
             self._take_errors()
             super()._aggregate(super(HiSparseConnectorStats, other).to_dict())
+        elif type(other) is OffloadingConnectorStats:
+            self._metrics.aggregate(other)
+            self._take_errors()
         else:
             super()._aggregate(other)
 

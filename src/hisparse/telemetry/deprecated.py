@@ -4,14 +4,14 @@ Whoever records knows the new name only. The exporter derives the old series fro
 of an older version, which knows only the old name, is read as the new name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from hisparse.errors import MetricError
 from hisparse.telemetry.histogram import Value
 from hisparse.telemetry.metadata import MetricMetadata
 from hisparse.telemetry.stats import Sample
-from hisparse.telemetry.values import LabelValues
+from hisparse.telemetry.values import ItemError, LabelValues, SkipReason
 
 _Series = Mapping[LabelValues, Value]
 
@@ -90,13 +90,25 @@ def current(samples: Iterable[Sample], deprecated: Mapping[str, MetricMetadata])
             present.add(sample.name)
             yield sample
     for sample in old:
-        renamed = _renamed(sample, deprecated[sample.name])
-        yield sample if renamed is None or renamed.name in present else renamed
+        try:
+            name, labels = replacing(sample.name, sample.labels, deprecated, present=present)
+        except ItemError:
+            yield sample
+        else:
+            yield sample._replace(name=name, labels=labels)
 
 
-def _renamed(sample: Sample, metadata: MetricMetadata) -> Sample | None:
-    if metadata.deprecation is None:
-        return None
-    taken = 1 if metadata.deprecation.label else 0
-    source = metadata.deprecation.sources.get(sample.labels[:taken])
-    return None if source is None else sample._replace(name=source, labels=sample.labels[taken:])
+def replacing(
+    name: str, labels: LabelValues, deprecated: Mapping[str, MetricMetadata], *, present: Container[str]
+) -> tuple[str, LabelValues]:
+    """Return the name and label values that an old series has today. Reads only.
+
+    Raises:
+        ItemError: Its labels name no replacement, or the replacement is among `present`, what the same sender sent.
+    """
+    deprecation = deprecated[name].deprecation
+    taken = 1 if deprecation is not None and deprecation.label else 0
+    source = None if deprecation is None else deprecation.sources.get(labels[:taken])
+    if source is None or source in present:
+        raise ItemError(SkipReason.DEPRECATED_NAME, "is an old name: send its replacement alone")
+    return source, labels[taken:]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hisparse.telemetry.histogram import Histogram, check_sendable, observe_each
+from hisparse.telemetry.histogram import Histogram, as_samples, check_sendable, observe_each
 from hisparse.telemetry.values import MAX_NUMBER, ItemError, read_increment
 
 Refuse = Callable[[Any, Exception], None]
@@ -39,6 +39,22 @@ class CounterHandle:
             self._refuse(key, error)
 
 
+class RefusedCounter(CounterHandle):
+    """A counter that could not be made: what is added to it is skipped, and counted."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, name: Any, error: ItemError, *, refuse: Refuse) -> None:
+        """Refuse with `error`, which says why there is no such counter."""
+        super().__init__({}, "", refuse=refuse)
+        self._key = name
+        self._error = error
+
+    def add(self, amount: float = 1) -> None:  # noqa: ARG002  nothing can be done with it
+        """Count one skipped item."""
+        self._refuse(self._key, self._error)
+
+
 class HistogramHandle:
     """One histogram of a container; made by `OffloadingConnectorStats.histogram`."""
 
@@ -56,12 +72,33 @@ class HistogramHandle:
         histogram = self._values.get(self._key)
         if histogram is None:
             histogram = self._values[self._key] = Histogram.empty(self._bounds)
-        if isinstance(samples, list):
-            if histogram.observe_list(samples):
-                return
-        elif isinstance(samples, np.ndarray) and histogram.observe_array(samples):
+        if isinstance(samples, list) and histogram.observe_list(samples):
             return
-        else:
-            samples = samples.ravel().tolist() if isinstance(samples, np.ndarray) else [samples]
-        for error in observe_each(histogram, samples, self._key):
+        try:
+            found = as_samples(samples)
+            if isinstance(found, np.ndarray):
+                if histogram.observe_array(found):
+                    return
+                found = found.ravel().tolist()
+            for error in observe_each(histogram, found if isinstance(found, list) else [found], self._key):
+                self._refuse(self._key, error)
+        except ItemError as error:
             self._refuse(self._key, error)
+
+
+class RefusedHistogram(HistogramHandle):
+    """A histogram that could not be made: a call that gives it samples is skipped, and counted."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, name: Any, error: ItemError, *, refuse: Refuse) -> None:
+        """Refuse with `error`, which says why there is no such histogram."""
+        super().__init__({}, "", bounds=(), refuse=refuse)
+        self._key = name
+        self._error = error
+
+    def observe(self, samples: "list[float] | np.ndarray[Any, Any]") -> None:
+        """Count one skipped item for each sample, and at least one."""
+        found = samples.size if isinstance(samples, np.ndarray) else len(samples) if isinstance(samples, list) else 1
+        for _ in range(max(1, found)):
+            self._refuse(self._key, self._error)

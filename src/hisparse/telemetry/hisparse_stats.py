@@ -3,11 +3,22 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from hisparse.telemetry.catalogue import CATALOGUE, RESIDENCY_BUCKETS
-from hisparse.telemetry.histogram import Histogram, check_sendable, observe_each
+from hisparse.telemetry.histogram import Histogram, as_samples, check_sendable, observe_each
 from hisparse.telemetry.ranks import decided
 from hisparse.telemetry.stats import KVConnectorStats, RankedSample, Sample
-from hisparse.telemetry.values import MAX_NUMBER, MAX_RANKS, ItemError, SkipReason, read_increment, read_number, show
+from hisparse.telemetry.values import (
+    MAX_NUMBER,
+    MAX_RANKS,
+    UNREAD_RANK,
+    ItemError,
+    SkipReason,
+    read_increment,
+    read_number,
+    show,
+)
 
 DELTAS = ("cache_hits", "cache_misses", "host_to_device_bytes")
 LEVELS = ("host_cache_usage_perc", "pending_page_transfers")
@@ -55,10 +66,13 @@ class HiSparseKVConnectorStats(KVConnectorStats):
 
     def record_residency(self, field: str, samples_seconds: Iterable[float]) -> None:
         """Count residency times of host pages in `field`, one of `RESIDENCY`."""
-        if field in RESIDENCY:
-            self._add_residency(field, list(samples_seconds))
-        else:
-            self.skip(SkipReason.UNKNOWN_KEY, f"residency field must be one of {RESIDENCY}, got {field!r}")
+        if not isinstance(field, str) or field not in RESIDENCY:
+            self.skip(SkipReason.UNKNOWN_KEY, f"residency field must be one of {RESIDENCY}, got {show(field)}")
+            return
+        try:
+            self._add_residency(field, as_samples(samples_seconds))
+        except ItemError as error:
+            self.skip(error.reason, f"{field}: {error}")
 
     def _merge(self, data: Mapping[str, Any]) -> None:
         self._merge_rank(self.rank, data)
@@ -82,6 +96,9 @@ class HiSparseKVConnectorStats(KVConnectorStats):
     def _kept(self, rank: int | None) -> dict[str, Any] | None:
         if rank == self.rank:
             return self.data
+        if rank == UNREAD_RANK:
+            self.skip(SkipReason.UNKNOWN_RANK, "a worker whose rank cannot be read, taken for all, would count twice")
+            return None
         if rank not in self._ranks and len(self._ranks) >= MAX_RANKS:
             self.skip(SkipReason.UNKNOWN_RANK, f"{MAX_RANKS} ranks are kept apart already, got rank {rank}")
             return None
@@ -122,15 +139,21 @@ class HiSparseKVConnectorStats(KVConnectorStats):
         try:
             added = self._read_residency(field, value)
             if added.count:
-                held = self.data.setdefault(field, Histogram.empty(RESIDENCY_BUCKETS))
+                held = self.data.get(field) or Histogram.empty(RESIDENCY_BUCKETS)
                 check_sendable(held.sum + added.sum, field)
                 held.merge(added)
+                self.data[field] = held
         except ItemError as error:
             self.skip(error.reason, f"{field}: {error}")
 
     def _read_residency(self, field: str, value: Any) -> Histogram:
+        if isinstance(value, Histogram):
+            value.check()
+            return value
         if isinstance(value, Mapping):
             return Histogram.from_dict(value)
+        if isinstance(value, np.ndarray):
+            value = value.ravel().tolist()
         if not isinstance(value, list | tuple):
             raise ItemError(SkipReason.WRONG_TYPE, f"must be a histogram or a list of samples, got {show(value)}")
         histogram = Histogram.empty(tuple(map(float, RESIDENCY_BUCKETS)))

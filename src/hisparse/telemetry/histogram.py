@@ -34,11 +34,44 @@ class Histogram:
 
     __slots__ = ("bounds", "lanes", "sum")
 
-    def __init__(self, bounds: tuple[float, ...], counts: Sequence[int], sum: float = 0.0) -> None:  # noqa: A002  the exposition's own word
-        """Start with `counts`, not cumulative, one more than `bounds`; the last bucket is unbounded."""
-        self.bounds = bounds
-        self.lanes = _packed(counts)
-        self.sum = sum
+    def __init__(self, bounds: Sequence[float], counts: Sequence[int], sum: float = 0.0) -> None:  # noqa: A002  the exposition's own word
+        """Start with `counts`, not cumulative, one more than `bounds`; the last bucket is unbounded.
+
+        Raises:
+            MetricError: No histogram has these: bounds that do not increase or are not finite, counts that are
+                not whole numbers from 0 on or of another number, a sum that is negative or not finite, or not 0
+                without a sample.
+        """
+        self.bounds = read_bounds(bounds)
+        if not isinstance(counts, list | tuple | np.ndarray):
+            raise ItemError(SkipReason.WRONG_TYPE, f"histogram counts must be a list, got {show(counts)}")
+        if len(counts) != len(self.bounds) + 1:
+            raise ItemError(
+                SkipReason.BUCKET_MISMATCH,
+                f"histogram counts must be {len(self.bounds) + 1}, one more than bounds, got {len(counts)}",
+            )
+        self.lanes = _packed(_whole_counts(counts))
+        self.sum = float(read_increment(sum, "a histogram's sum"))
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what no samples can give, for one whose attributes somebody else has set.
+
+        Raises:
+            ItemError: A count is negative or 2**56 or more, the sum is negative or not finite, or not 0 without a
+                sample; or the attributes have other types.
+        """
+        bounds, lanes, total = self.bounds, self.lanes, self.sum
+        if type(bounds) is not tuple or type(lanes) is not int or type(total) not in _PLAIN:
+            raise ItemError(SkipReason.WRONG_TYPE, "histogram has attributes of other types")
+        buckets = len(bounds) + 1
+        if lanes < 0 or lanes.bit_length() > buckets * LANE_BITS or lanes & every_lane(buckets, FULL_BITS):
+            raise ItemError(SkipReason.BUCKET_MISMATCH, "histogram has a count that is none, or one too many")
+        if not 0 <= total <= MAX_NUMBER:
+            # Says why, in the words for any number.
+            read_increment(total, "a histogram's sum")
+        if total and not lanes:
+            raise ItemError(SkipReason.BUCKET_MISMATCH, f"histogram has the sum {total} and no sample")
 
     @classmethod
     def empty(cls, bounds: tuple[float, ...]) -> "Histogram":
@@ -173,11 +206,10 @@ class Histogram:
             raise ItemError(SkipReason.WRONG_TYPE, f"a histogram needs {error}, got {show(payload)}") from error
         if not isinstance(bounds, list | tuple) or not isinstance(counts, list | tuple):
             raise ItemError(SkipReason.WRONG_TYPE, f"histogram bounds and counts must be lists, got {show(payload)}")
-        edges = tuple(float(read_number(bound, "a bucket bound")) for bound in bounds)
-        filled = [_whole(count) for count in counts]
-        if len(filled) != len(edges) + 1 or sum(filled) != samples or not is_increasing(edges):
+        histogram = cls(bounds, counts, total)
+        if histogram.count != read_number(samples, "a histogram's count"):
             raise ItemError(SkipReason.BUCKET_MISMATCH, f"histogram does not add up: {show(payload)}")
-        return cls(edges, filled, float(read_increment(total, "a histogram's sum")))
+        return histogram
 
     def __eq__(self, other: object) -> bool:
         """Compare bounds, counts and sum."""
@@ -202,11 +234,41 @@ def every_lane(buckets: int, pattern: int) -> int:
     return sum(pattern << LANE_BITS * bucket for bucket in range(buckets))
 
 
+def _whole_counts(counts: Any) -> list[int]:
+    plain: list[Any] = counts.tolist() if isinstance(counts, np.ndarray) else list(counts)
+    if set(map(type, plain)) == {int} and min(plain) >= 0 and max(plain) <= MAX_NUMBER:
+        return plain
+    return [_whole(count) for count in plain]
+
+
 def _whole(count: Any) -> int:
     number = read_increment(count, "a bucket count")
     if not isinstance(number, int):
         raise ItemError(SkipReason.WRONG_TYPE, f"a bucket count must be whole, got {number}")
     return number
+
+
+def read_bounds(bounds: Any) -> tuple[float, ...]:
+    """Return bucket bounds as plain floats.
+
+    Raises:
+        ItemError: They are none.
+    """
+    if not isinstance(bounds, list | tuple | np.ndarray) or len(bounds) >= _MAX_BUCKETS:
+        raise ItemError(SkipReason.BUCKET_MISMATCH, f"bucket bounds must be a tuple of numbers, got {show(bounds)}")
+    try:
+        return _edges(tuple(bounds))
+    except TypeError as error:  # a bound that is no key of a cache is no number
+        raise ItemError(SkipReason.WRONG_TYPE, f"a bucket bound must be a number, got {show(bounds)}") from error
+
+
+# The same few tuples again and again, and the same object for each.
+@lru_cache(maxsize=_MAX_BUCKETS)
+def _edges(bounds: tuple[Any, ...]) -> tuple[float, ...]:
+    edges = tuple(float(read_number(bound, "a bucket bound")) for bound in bounds)
+    if not is_increasing(edges):
+        raise ItemError(SkipReason.BUCKET_MISMATCH, f"bucket bounds must increase, got {show(edges)}")
+    return edges
 
 
 def is_increasing(bounds: tuple[float, ...]) -> bool:
@@ -226,6 +288,22 @@ def plus(total: "Value", value: "Value") -> "Value":
     if isinstance(total, Histogram) or isinstance(value, Histogram):
         raise ItemError(SkipReason.TYPE_CONFLICT, f"cannot add {show(value)} to {show(total)}")
     return total + value
+
+
+def as_samples(samples: Any) -> Any:
+    """Return samples as a list, an array as it is, and anything that is none of these as it is.
+
+    Raises:
+        ItemError: They cannot be iterated over after all.
+    """
+    if isinstance(samples, list | np.ndarray | Histogram | Mapping | str | bytes | bytearray | memoryview):
+        return samples
+    if not isinstance(samples, Iterable) or getattr(samples, "ndim", None) == 0:
+        return [samples]
+    try:
+        return list(samples)
+    except Exception as error:  # whatever somebody else's iterator raises
+        raise ItemError(SkipReason.WRONG_TYPE, f"samples cannot be read: {show(error)}") from error
 
 
 def observe_each(histogram: Histogram, samples: Iterable[Any], what: str) -> list[ItemError]:

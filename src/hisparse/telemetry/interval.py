@@ -11,6 +11,8 @@ from hisparse.telemetry.store import MetricStore
 from hisparse.telemetry.values import LabelValues
 
 GIB = 2**30
+# Over less than this a rate says how exactly two lines hit the same moment, and nothing about a transfer.
+MIN_RATE_SECONDS = 1e-3
 
 
 class _Key(NamedTuple):
@@ -34,18 +36,23 @@ class KVConnectorLogging:
         self._catalogue = {name: metadata for name, metadata in catalogue.items() if metadata.log is not None}
         self._before = self._totals(list(stores))
 
+    def meet(self, store: MetricStore) -> None:
+        """Start the interval of an engine met later at the present totals of `store`: its past is no growth."""
+        for key, value in self._totals([store]).items():
+            self._before[key] = _combined(self._catalogue[key.name], self._before.get(key), value)
+
     def line(self, stores: Iterable[MetricStore], seconds: float) -> str | None:
         """Return ``KV Transfer metrics: k=v, ...`` for the last `seconds` and start the next interval.
 
         None when no counter grew and no level changed. Counts are sums over the engines; a ratio is the ratio
-        of sums.
+        of sums. An interval shorter than `MIN_RATE_SECONDS` has no rates.
         """
         engines = list(stores)
         now, before = self._totals(engines), self._before
         self._before = now
         if all(value == before.get(key) for key, value in now.items()):
             return None
-        items = list(self._items(now, before, max(seconds, 1e-9)))
+        items = list(self._items(now, before, seconds))
         if len(engines) > 1:
             items.append(f"engines={len(engines)}")
         return f"KV Transfer metrics: {', '.join(items)}"
@@ -127,7 +134,8 @@ def _growth(
     if metadata.unit == "bytes":
         stem = label.removesuffix(" bytes")
         yield f"{stem} GiB={amount / GIB:.4g}"
-        yield f"{stem} GiB/s={amount / GIB / seconds:.4g}"
+        if seconds >= MIN_RATE_SECONDS:
+            yield f"{stem} GiB/s={amount / GIB / seconds:.4g}"
 
 
 def _ratio(label: str, parts: tuple[str, ...], grown: Mapping[_Key, object]) -> str:

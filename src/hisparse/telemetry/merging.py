@@ -5,11 +5,19 @@ from typing import Any
 
 from hisparse.telemetry.building import build_kv_connector_stats
 from hisparse.telemetry.catalogue import CATALOGUE, Catalogue
+from hisparse.telemetry.connector_stats import HiSparseConnectorStats
 from hisparse.telemetry.hisparse_stats import HiSparseKVConnectorStats
+from hisparse.telemetry.histogram import MAX_SUMMANDS
+from hisparse.telemetry.metadata import MetricMetadata
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
+from hisparse.telemetry.series import SeriesTable, sum_tables
 from hisparse.telemetry.stats import KVConnectorStats
 from hisparse.telemetry.values import SkipReason, show
 from hisparse.telemetry.wire import decode_stats
+
+_OWN: frozenset[type[KVConnectorStats]] = frozenset(
+    [OffloadingConnectorStats, HiSparseKVConnectorStats, HiSparseConnectorStats]
+)
 
 Said = KVConnectorStats | Mapping[str, Any] | bytes | None
 
@@ -23,26 +31,70 @@ def merge_ranks(stats_per_rank: Sequence[Said], *, catalogue: Catalogue = CATALO
         catalogue: Merge rules and buckets for what is not a container yet.
 
     Returns:
-        A container of the class of the first that said something. What each rank did for itself adds up; what all
-        did alike is counted once where it is read, whatever came first.
+        `OffloadingConnectorStats` where all that is said is such, another class where all is of that class, and
+        else `HiSparseConnectorStats`, which holds what any container of this package says, whatever came first.
+        What each rank did for itself adds up; what all did alike is counted once where it is read.
     """
     read = [read_stats(said, catalogue) for said in stats_per_rank]
-    alike = {rank: stats for rank, stats in enumerate(read) if type(stats) is OffloadingConnectorStats}
-    if alike and len(alike) == len(read):
-        together = OffloadingConnectorStats.of_ranks(alike)
+    if read and all(type(stats) is OffloadingConnectorStats for stats in read):
+        alike = {rank: stats for rank, stats in enumerate(read) if isinstance(stats, OffloadingConnectorStats)}
+        together = _sum_of_ranks(alike)
         if together is not None:
             return together
-    merged: KVConnectorStats | None = None
+    merged = _accumulator([stats for stats in read if stats is not None], catalogue)
     for position, (said, stats) in enumerate(zip(stats_per_rank, read, strict=True)):
-        if stats is None:
-            if said is not None:
-                merged = merged or HiSparseKVConnectorStats()
-                merged.skip(SkipReason.UNKNOWN_CONNECTOR, f"rank {position} sent {show(said)}")
-            continue
-        if merged is None or (type(merged) is not type(stats) and merged.is_empty()):
-            merged = stats.fresh()
-        merged.aggregate_as(stats, position)
-    return HiSparseKVConnectorStats() if merged is None else merged
+        if stats is not None:
+            merged.aggregate_as(stats, position)
+        elif said is not None:
+            merged.skip(SkipReason.UNKNOWN_CONNECTOR, f"rank {position} sent {show(said)}")
+    return merged
+
+
+def _accumulator(said: Sequence[KVConnectorStats], catalogue: Catalogue) -> KVConnectorStats:
+    """Return an empty container that holds what any of `said` does."""
+    spoken = [stats for stats in said if not _says_nothing(stats)] or said
+    # Another class knows its own data only, and so does the one that holds most; of several the first by name
+    # stands, which does not hang on the order.
+    others = sorted({type(stats) for stats in spoken} - _OWN, key=lambda cls: (cls.__module__, cls.__qualname__))
+    whole = HiSparseConnectorStats(catalogue=next(filter(None, map(_catalogue_of, said)), catalogue))
+    wanted = others[0] if others else OffloadingConnectorStats
+    if not spoken or (not others and any(type(stats) is not wanted for stats in spoken)):
+        return whole
+    try:
+        return next(stats for stats in spoken if type(stats) is wanted).fresh()
+    except Exception:  # noqa: BLE001  somebody else's class; what it says is then skipped and counted
+        return whole
+
+
+def _catalogue_of(stats: KVConnectorStats) -> Mapping[str, MetricMetadata] | None:
+    found = stats.metrics if isinstance(stats, HiSparseConnectorStats) else stats
+    return found.catalogue if isinstance(found, OffloadingConnectorStats) else None
+
+
+def _says_nothing(stats: KVConnectorStats) -> bool:
+    try:
+        return stats.is_empty()
+    except Exception:  # noqa: BLE001  somebody else's class may raise anything; merging it tells
+        return False
+
+
+def _sum_of_ranks(stats_by_rank: Mapping[int, OffloadingConnectorStats]) -> OffloadingConnectorStats | None:
+    """Return what ranks that recorded the same series said together; None where they did not. Reads only."""
+    tables: list[SeriesTable] = []
+    first = next(iter(stats_by_rank.values()))
+    for stats in stats_by_rank.values():
+        if stats.catalogue is not first.catalogue or stats.errors or stats.has_ranks or stats.old_names():
+            return None
+        tables.append(stats.own)
+    added = sum_tables(tables) if len(tables) <= MAX_SUMMANDS else None
+    if added is None:
+        return None
+    merged = first.fresh()
+    merged.own = added
+    for position, stats in stats_by_rank.items():
+        if stats.own.keeps():
+            merged.keep(position if stats.rank is None else stats.rank, stats.own)
+    return merged
 
 
 def merge_step(worker: Said, scheduler: Said, *, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
@@ -56,8 +108,8 @@ def merge_step(worker: Said, scheduler: Said, *, catalogue: Catalogue = CATALOGU
     present = [stats for said in (worker, scheduler) if (stats := _said(said, catalogue)) is not None]
     if not present:
         return None
-    merged = present[0].fresh().aggregate(present[0])
-    for stats in present[1:]:
+    merged = _accumulator(present, catalogue)
+    for stats in present:
         merged.aggregate(stats)
     return merged
 
@@ -67,7 +119,7 @@ def _said(said: Said, catalogue: Catalogue) -> KVConnectorStats | None:
     if stats is None and said is not None:
         stats = OffloadingConnectorStats(catalogue=catalogue)
         stats.skip(SkipReason.UNKNOWN_CONNECTOR, f"nobody builds statistics from {show(said)}")
-    return None if stats is None or stats.is_empty() else stats
+    return None if stats is None or _says_nothing(stats) else stats
 
 
 def read_stats(said: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:

@@ -1,31 +1,35 @@
 """Self-describing statistics: any connector records any metric, and the payload says of which type it is."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 
 from hisparse.telemetry.catalogue import CATALOGUE
-from hisparse.telemetry.handles import CounterHandle, HistogramHandle
-from hisparse.telemetry.histogram import MAX_SUMMANDS, Histogram, check_sendable, observe_each
+from hisparse.telemetry.deprecated import replacing
+from hisparse.telemetry.handles import CounterHandle, HistogramHandle, RefusedCounter, RefusedHistogram
+from hisparse.telemetry.histogram import Histogram, as_samples, check_sendable, observe_each
 from hisparse.telemetry.metadata import HistogramMetadata, Kind, MetricMetadata
 from hisparse.telemetry.ranks import decided
-from hisparse.telemetry.series import SeriesTable, check_new_name, section_of, sum_tables
+from hisparse.telemetry.samples import read_info, united
+from hisparse.telemetry.series import SeriesTable, check_declared, check_new_name, section_of
 from hisparse.telemetry.stats import KVConnectorStats, RankedSample, Sample
 from hisparse.telemetry.values import (
     MAX_NUMBER,
     MAX_RANKS,
+    UNREAD_RANK,
     ItemError,
     SkipReason,
     read_increment,
     read_labels,
     read_number,
-    read_text,
     show,
 )
 
 # For sample lists of a metric that no catalogue declares: one bucket a decade, microseconds to terabytes.
 DEFAULT_BUCKETS = tuple(10.0**power for power in range(-6, 13))
+_NONE: Mapping[str, MetricMetadata] = MappingProxyType({})
 _KINDS: dict[Any, Kind] = {"counter": "counter", "gauge": "gauge", "histogram": "histogram"}
 
 
@@ -38,7 +42,8 @@ class OffloadingConnectorStats(KVConnectorStats):
     label values are one text (see `encode_labels`).
 
     What the catalogue declares to add up over ranks is in `data` whoever said it. Everything else another rank
-    said is kept apart under ``"ranks"``, for up to `MAX_RANKS` of them.
+    said is kept apart under ``"ranks"``, for up to `MAX_RANKS` of them. What comes under an old name that the
+    catalogue derives from another is kept under the new one, unless the same sender sent both.
 
     Attributes:
         catalogue: Merge rules and buckets.
@@ -52,7 +57,6 @@ class OffloadingConnectorStats(KVConnectorStats):
         self.catalogue = catalogue
         self.own = SeriesTable()
         self._ranks: dict[int | None, SeriesTable] = {}
-        self._bound: dict[str, Kind] = {}
         super().__init__(data, rank=rank)
 
     @property
@@ -62,7 +66,7 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     @data.setter
     def data(self, data: dict[str, Any]) -> None:
-        self.own.clear(self._bound)
+        self.own.clear()
         self._ranks = {}
         if data:
             self._merge(data)
@@ -98,28 +102,28 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def counter(self, name: str, labelvalues: Sequence[str | int] = ()) -> CounterHandle:
         """Return a counter of this container to add to many times; it outlives `reset` and `take`."""
-        key = self._bind(name, "counter", labelvalues)
-        values = self.own.section(section_of(self.catalogue, name, "counter"))
-        return CounterHandle(values if key else {}, key or "", refuse=self._refuse)
+        try:
+            key = self.own.bind(name, "counter", read_labels(_alone(labelvalues)))
+        except ItemError as error:
+            self._refuse(name, error)
+            return RefusedCounter(name, error, refuse=self._refuse)
+        return CounterHandle(self.own.section(section_of(self.catalogue, name, "counter")), key, refuse=self._refuse)
 
     def histogram(self, name: str, labelvalues: Sequence[str | int] = ()) -> HistogramHandle:
         """Return a histogram of this container to count samples in many times; it outlives `reset` and `take`."""
-        key = self._bind(name, "histogram", labelvalues)
-        values = self.own.section(section_of(self.catalogue, name, "histogram"))
-        return HistogramHandle(values if key else {}, key or "", bounds=self._bounds(name), refuse=self._refuse)
-
-    def _bind(self, name: str, kind: Kind, labelvalues: Any) -> str | None:
         try:
-            key = self.own.admit(name, kind, _read_labels(labelvalues))
-        except (ItemError, TypeError) as error:
+            key = self.own.bind(name, "histogram", read_labels(_alone(labelvalues)))
+        except ItemError as error:
             self._refuse(name, error)
-            return None
-        self._bound[name] = kind
-        return key
+            return RefusedHistogram(name, error, refuse=self._refuse)
+        values = self.own.section(section_of(self.catalogue, name, "histogram"))
+        return HistogramHandle(values, key, bounds=self._bounds(name), refuse=self._refuse)
 
     def increase_counter(self, name: str, amount: float = 1, labelvalues: Sequence[str | int] = ()) -> None:
         """Add `amount` >= 0 to a counter; 0 makes the series exist."""
-        if not labelvalues and type(amount) in {int, float} and 0 <= amount <= MAX_NUMBER:
+        # Exact types: what is none of these may raise when it is compared.
+        is_plain = type(name) is str and type(labelvalues) is tuple and type(amount) in {int, float}
+        if is_plain and not labelvalues and 0 <= amount <= MAX_NUMBER:
             for values in (self.own.counters, self.own.rank_counters):
                 if name in values and values[name] + amount <= MAX_NUMBER:
                     values[name] += amount
@@ -134,10 +138,10 @@ class OffloadingConnectorStats(KVConnectorStats):
         self, name: str, samples: float | Iterable[float], labelvalues: Sequence[str | int] = ()
     ) -> None:
         """Count one sample or several, an array for example, in the buckets that the catalogue declares for `name`."""
-        values: Any = samples if isinstance(samples, list | np.ndarray) else None
-        if values is None:
-            values = list(samples) if isinstance(samples, Iterable) else [samples]
-        self._record(name, "histogram", labels=labelvalues, value=values)
+        try:
+            self._record(name, "histogram", labels=labelvalues, value=as_samples(samples))
+        except ItemError as error:
+            self._refuse(name, error)
 
     def merge_histogram(self, name: str, histogram: Histogram, labelvalues: Sequence[str | int] = ()) -> None:
         """Add samples that were counted elsewhere, over the bounds the catalogue declares for `name`."""
@@ -145,17 +149,19 @@ class OffloadingConnectorStats(KVConnectorStats):
 
     def set_info(self, name: str, labels: Mapping[str, Any]) -> None:
         """Replace the labels of an info gauge."""
-        self._merge_info(self.own, {name: [labels]})
+        self._set_info(self.own, name, [labels])
 
     def _record(self, name: Any, kind: Kind, *, labels: Any, value: Any) -> None:
         try:
-            self._add(self.own, name, kind, key=_read_labels(labels), value=value)
-        except (ItemError, TypeError) as error:
+            self._add(self.own, name, kind, key=_alone(labels), value=value)
+        except Exception as error:  # noqa: BLE001  recording must not end a step, whatever it is given
             self._refuse(name, error)
 
     def _refuse(self, name: Any, error: Exception) -> None:
-        reason = error.reason if isinstance(error, ItemError) else SkipReason.LABEL_MISMATCH
-        self.skip(reason, f"{show(name)}: {error}")
+        if isinstance(error, ItemError):
+            self.skip(error.reason, f"{show(name)}: {error}")
+        else:
+            self.skip(SkipReason.WRONG_TYPE, f"{show(name)}: {show(error)}")
 
     def _add(self, kept: SeriesTable, name: Any, kind: Kind, *, key: Any, value: Any) -> None:
         """Add one item to the table of what is kept apart, or to what adds up."""
@@ -190,10 +196,8 @@ class OffloadingConnectorStats(KVConnectorStats):
                         table.gauges.pop(key, None)
 
     def _read_histogram(self, name: Any, table: SeriesTable, value: Any) -> Histogram:
-        if isinstance(value, Histogram):
-            return value.copy()
-        if isinstance(value, Mapping):
-            return Histogram.from_dict(value)
+        if isinstance(value, Histogram | Mapping):
+            return self._read_counted(name, value)
         histogram = Histogram.empty(self._bounds(name))
         if isinstance(value, np.ndarray):
             if histogram.observe_array(value):
@@ -208,6 +212,15 @@ class OffloadingConnectorStats(KVConnectorStats):
         self.skip_each(observe_each(histogram, value, name))
         return histogram
 
+    def _read_counted(self, name: Any, value: "Histogram | Mapping[str, Any]") -> Histogram:
+        if isinstance(value, Histogram):
+            value.check()
+            histogram = value.copy()
+        else:
+            histogram = Histogram.from_dict(value)
+        check_declared(self.catalogue, name, histogram.bounds)
+        return histogram
+
     def _bounds(self, name: Any) -> tuple[float, ...]:
         declared = self.catalogue.get(name) if isinstance(name, str) else None
         return declared.buckets if isinstance(declared, HistogramMetadata) else DEFAULT_BUCKETS
@@ -215,6 +228,8 @@ class OffloadingConnectorStats(KVConnectorStats):
     def _kept(self, rank: int | None) -> SeriesTable:
         if rank == self.rank:
             return self.own
+        if rank == UNREAD_RANK:
+            raise ItemError(SkipReason.UNKNOWN_RANK, "taken for the whole engine, an unread rank would count twice")
         if rank not in self._ranks:
             if len(self._ranks) >= MAX_RANKS:
                 raise ItemError(SkipReason.UNKNOWN_RANK, f"{MAX_RANKS} ranks are kept apart already, got rank {rank}")
@@ -235,36 +250,34 @@ class OffloadingConnectorStats(KVConnectorStats):
         return self
 
     def _is_alike(self, other: Any) -> bool:
-        return type(other) is type(self) and other is not self and other.catalogue is self.catalogue
+        if type(other) is not type(self) or other is self or other.catalogue is not self.catalogue:
+            return False
+        return not other.old_names()
+
+    def old_names(self) -> frozenset[str]:
+        """Return the old names under which something is recorded here, as yet untranslated. Reads only."""
+        deprecated: Mapping[str, MetricMetadata] = getattr(self.catalogue, "deprecated", _NONE)
+        if deprecated.keys().isdisjoint(self.own.kinds.keys()):
+            return frozenset()
+        return self.own.names() & deprecated.keys()
+
+    def _settle(self) -> None:
+        """Translate what was recorded under old names, before another sender's new names come beside them."""
+        if self.old_names():
+            recorded = self.own.plain()
+            self.own.clear()
+            self._merge_rank(self.rank, recorded)
 
     def _merge_container(self, other: "OffloadingConnectorStats", rank: int | None) -> None:
         if other.errors:
             self._merge_errors(other.errors)
+        self._settle()
         own = other.own
         if not other.has_ranks:
             self._merge_table(rank, own)
             return
         for spoken, table in other.tables.items():
             self._merge_table(rank if table is own else spoken, table)
-
-    @classmethod
-    def of_ranks(cls, stats_by_rank: Mapping[int, "OffloadingConnectorStats"]) -> "OffloadingConnectorStats | None":
-        """Return what ranks that recorded the same series said together; None where they did not. Reads only."""
-        tables: list[SeriesTable] = []
-        first = next(iter(stats_by_rank.values()))
-        for stats in stats_by_rank.values():
-            if stats.catalogue is not first.catalogue or stats.errors or stats.has_ranks:
-                return None
-            tables.append(stats.own)
-        added = sum_tables(tables) if len(tables) <= MAX_SUMMANDS else None
-        if added is None:
-            return None
-        merged = first.fresh()
-        merged.own = added
-        for position, stats in stats_by_rank.items():
-            if stats.own.keeps():
-                merged.keep(position if stats.rank is None else stats.rank, stats.own)
-        return merged
 
     def _merge_table(self, rank: int | None, table: SeriesTable) -> None:
         """Add a table of another container, all of whose items have been read."""
@@ -279,7 +292,7 @@ class OffloadingConnectorStats(KVConnectorStats):
         try:
             kept = self._kept(rank)
         except ItemError as error:
-            self.skip(error.reason, str(error))
+            self.skip(error.reason, str(error), table.count_kept())
             return
         if table.gauges:
             self._replace_levels(kept, table.gauges)
@@ -294,32 +307,35 @@ class OffloadingConnectorStats(KVConnectorStats):
                 self.skip(SkipReason.UNKNOWN_KEY, f"unknown section {show(key)}")
         types, metrics, info = (data.get(key) for key in ("types", "data", "info"))
         has_items = any(isinstance(part, Mapping) and len(part) for part in (metrics, info))
+        lost: ItemError | None = None
+        self._settle()
         try:
             kept = self._kept(rank) if has_items else self.own
         except ItemError as error:
-            self.skip(error.reason, str(error))
-            return
+            # What adds up counts whoever says it.
+            lost, kept = error, SeriesTable()
         if info is not None:
             self._merge_info(kept, info)
-        if types is None and metrics is None:
-            return
-        if not isinstance(types, Mapping) or not isinstance(metrics, Mapping):
-            self.skip(
-                SkipReason.WRONG_TYPE,
-                f"types and data must be mappings, got {show(types)} and {show(metrics)}",
-            )
-            return
-        for name, series in metrics.items():
-            self._merge_metric(kept, name, types.get(name), series=series)
+        if isinstance(types, Mapping) and isinstance(metrics, Mapping):
+            for name, series in metrics.items():
+                self._merge_metric(kept, name, types.get(name), series=series, present=metrics.keys())
+        elif types is not None or metrics is not None:
+            self.skip(SkipReason.WRONG_TYPE, f"types and data must be mappings, got {show(types)} and {show(metrics)}")
+        if lost is not None and (count := kept.count_kept()):
+            self.skip(lost.reason, str(lost), count)
 
-    def _merge_metric(self, kept: SeriesTable, name: Any, kind: Any, *, series: Any) -> None:
+    def _merge_metric(self, kept: SeriesTable, name: Any, kind: Any, *, series: Any, present: Container[Any]) -> None:
         kind = _KINDS.get(kind) if isinstance(kind, str) else None
         if kind is None or not isinstance(series, Mapping):
             self.skip(SkipReason.WRONG_TYPE, f"{show(name)} needs a known type and a mapping, got {show(series)}")
             return
+        deprecated: Mapping[str, MetricMetadata] = getattr(self.catalogue, "deprecated", _NONE)
         for key, value in series.items():
+            target, labels = name, key
             try:
-                self._add(kept, name, kind, key=key, value=value)
+                if name in deprecated:
+                    target, labels = replacing(name, read_labels(key), deprecated, present=present)
+                self._add(kept, target, kind, key=labels, value=value)
             except ItemError as error:
                 self.skip(error.reason, f"{show(name)}: {error}")
 
@@ -328,11 +344,16 @@ class OffloadingConnectorStats(KVConnectorStats):
             self.skip(SkipReason.WRONG_TYPE, f"info must be a mapping, got {show(info)}")
             return
         for name, mappings in info.items():
-            try:
+            self._set_info(kept, name, mappings)
+
+    def _set_info(self, kept: SeriesTable, name: Any, mappings: Any) -> None:
+        try:
+            check_new_name(name, 0)
+            if name not in kept.info:
                 check_new_name(name, len(kept.info))
-                kept.info[name] = _read_info(mappings)
-            except ItemError as error:
-                self.skip(error.reason, f"{show(name)}: {error}")
+            kept.info[name] = read_info(mappings)
+        except Exception as error:  # noqa: BLE001  labels may be of somebody else's class
+            self._refuse(name, error)
 
     def _plain(self) -> dict[str, Any]:
         return self.own.plain()
@@ -350,12 +371,8 @@ class OffloadingConnectorStats(KVConnectorStats):
         """Return the labels of the info gauges, each mapping once."""
         if not self._ranks:
             return self.own.info
-        found: dict[str, list[dict[str, str]]] = {}
-        for table in self.tables.values():
-            for name, mappings in table.info.items():
-                known = found.setdefault(name, [])
-                known.extend(labels for labels in mappings if labels not in known)
-        return found
+        names = dict.fromkeys(name for table in self.tables.values() for name in table.info)
+        return {name: united(table.info.get(name, ()) for table in self.tables.values()) for name in names}
 
     def reduce(self) -> dict[str, int | float]:
         """Return ``name`` or ``name:('a',)`` with its value; a histogram gives ``_count`` and ``_sum``."""
@@ -374,20 +391,6 @@ def _none_first(rank: int | None) -> int:
     return -1 if rank is None else rank
 
 
-def _read_labels(labels: Any) -> tuple[Any, ...]:
+def _alone(labels: Any) -> Any:
     # A lone text is one label value here; only payload keys carry encoded labels.
-    return (labels,) if isinstance(labels, str) else tuple(labels)
-
-
-def _read_info(mappings: Any) -> list[dict[str, str]]:
-    found = [mappings] if isinstance(mappings, Mapping) else mappings
-    if not isinstance(found, list | tuple) or not all(isinstance(labels, Mapping) for labels in found):
-        raise ItemError(SkipReason.WRONG_TYPE, f"info must be mappings of labels, got {show(mappings)}")
-    return [
-        {
-            read_text(key, "a label"): read_text(str(value), "a label value")
-            for key, value in labels.items()
-            if value is not None
-        }
-        for labels in found  # what is not known is an empty label, not the text None
-    ]
+    return (labels,) if isinstance(labels, str) else labels

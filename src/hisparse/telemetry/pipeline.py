@@ -1,7 +1,6 @@
 """The one path from a connector's statistics to the log line and to Prometheus."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
@@ -16,7 +15,7 @@ from hisparse.telemetry.interval import KVConnectorLogging
 from hisparse.telemetry.prometheus import KVConnectorPrometheus
 from hisparse.telemetry.stats import KVConnectorStats
 from hisparse.telemetry.store import MetricStore
-from hisparse.telemetry.values import SkipReason, show
+from hisparse.telemetry.values import MAX_REASONS, SkipReason, read_index, show
 from hisparse.telemetry.wire import decode_stats
 
 logger = logging.getLogger("hisparse")
@@ -24,6 +23,7 @@ logger = logging.getLogger("hisparse")
 MAX_ENGINES = 1024
 # A fault that lasts is named again, but no log is filled by it.
 WARN_AGAIN_SECONDS = 600.0
+MAX_DETAIL = 400
 TIMESTAMP_METRIC = "hisparse_telemetry_last_sample_timestamp_seconds"
 
 
@@ -65,11 +65,15 @@ class TelemetryPipeline:
             wall_clock: Unix time, for the timestamp of the last sample.
 
         Raises:
-            SettingError: The interval is not positive, or no engine is given.
+            SettingError: The interval is not positive, no engine is given or one is no small whole number, or the
+                model name is no text that Prometheus can take.
             MetricError: The registry holds metrics of these names that are not this package's.
         """
         if not log_interval_seconds > 0:
             raise SettingError(f"log_interval_seconds must be > 0, got {log_interval_seconds}")
+        known = [_known_engine(engine) for engine in engines]
+        if not known:
+            raise SettingError("engines must name at least one engine, got none")
         self.registry = REGISTRY if registry is None else registry
         shown = show_hidden_metrics_for_version
         exported = CATALOGUE.exported(__version__, show_hidden_metrics_for_version=shown)
@@ -78,9 +82,8 @@ class TelemetryPipeline:
         self._build = build
         self._catalogue = chosen
         self._exporter = KVConnectorPrometheus.attach(self.registry, chosen)
-        self._stores = {engine: self._exporter.acquire(model_name, engine) for engine in engines}
-        if not self._stores:
-            raise SettingError("engines must name at least one engine, got none")
+        self._stores = {engine: self._exporter.acquire(self._model_name, engine) for engine in known}
+        self._is_closed = False
         self._logging = KVConnectorLogging(chosen, self._stores.values())
         self._log_interval_seconds, self._logged_at = log_interval_seconds, clock()
         self._warned: dict[str, float] = {}
@@ -100,29 +103,44 @@ class TelemetryPipeline:
         """
         try:
             self._publish(children, engine)
-            if self._clock() - self._logged_at >= self._log_interval_seconds:
+            if not self._is_closed and self._clock() - self._logged_at >= self._log_interval_seconds:
                 self.flush()
         except Exception as error:  # noqa: BLE001  a fault in telemetry must not end a serving step
-            self._skip(SkipReason.INTERNAL, f"{type(error).__name__}: {error}")
+            self._skip(SkipReason.INTERNAL, show(error))
 
     def flush(self) -> None:
-        """Log what happened since the last line now, for shutdown; the totals are always up to date."""
-        if self._stores:
-            self._exporter.keep_registered(self.registry)
+        """Log what happened since the last line now, for shutdown; the totals are always up to date. Never raises."""
+        if self._is_closed:
+            return
+        try:
+            self._flush()
+        except Exception as error:  # noqa: BLE001  a fault in telemetry must not end a serving step or a shutdown
+            self._skip(SkipReason.INTERNAL, f"{show(error)} while flushing")
+
+    def _flush(self) -> None:
+        self._exporter.keep_registered(self.registry)
         for engine in self._stores:
             self._exporter.share(self._model_name, engine)
         now = self._clock()
-        line = self._logging.line(list(self._stores.values()), now - self._logged_at)
-        self._logged_at = now
+        seconds, self._logged_at = now - self._logged_at, now
+        line = self._logging.line(list(self._stores.values()), seconds)
         if line is not None:
             logger.info("%s", line)
 
     def close(self) -> None:
-        """Flush, and drop the series that no other pipeline has in common. Harmless twice."""
+        """Flush, and drop the series that no other pipeline has in common. Harmless twice. Never raises.
+
+        What is published later is skipped, and counted where another pipeline has the engine too.
+        """
+        if self._is_closed:
+            return
         self.flush()
+        self._is_closed = True
         for engine in self._stores:
-            self._exporter.release(self._model_name, engine)
-        self._stores = {}
+            try:
+                self._exporter.release(self._model_name, engine)
+            except Exception as error:  # noqa: BLE001  the other engines are released all the same
+                self._skip(SkipReason.INTERNAL, f"{show(error)} while closing engine {engine}")
 
     def __enter__(self) -> Self:
         """Return the pipeline; leaving the block closes it."""
@@ -132,22 +150,33 @@ class TelemetryPipeline:
         """Close."""
         self.close()
 
-    def _publish(self, children: Mapping[str, Any], engine: int) -> None:
-        store = self._store(engine)
+    def _publish(self, children: Mapping[str, Any], engine: Any) -> None:
+        index = _engine_index(engine)
+        store = None if index is None else self._store(index)
+        if self._is_closed:
+            if children:
+                self._skip(SkipReason.UNKNOWN_ENGINE, f"the pipeline is closed, got {show(children)}", store)
+            return
         if store is None or not isinstance(children, Mapping):
             reason = SkipReason.UNKNOWN_ENGINE if store is None else SkipReason.WRONG_TYPE
             self._skip(reason, f"cannot take {show(children)} for engine {show(engine)}")
             return
         for name, data in children.items():
-            if data is None:
-                continue
+            if data is not None:
+                self._publish_child(name, data, store)
+        self._exporter.share(self._model_name, index or 0)
+
+    def _publish_child(self, name: Any, data: Any, store: MetricStore) -> None:
+        """Add what one child says, all or nothing: its fault must not take the other children's statistics."""
+        try:
             stats = self._read(data)
             if stats is None:
                 self._skip(SkipReason.UNKNOWN_CONNECTOR, f"{show(name)} sent {show(data)}", store)
-                continue
+                return
             self._warn(store.apply(stats))
             store.set_level(TIMESTAMP_METRIC, self._wall_clock())
-        self._exporter.share(self._model_name, engine)
+        except Exception as error:  # noqa: BLE001  it may be somebody else's class
+            self._skip(SkipReason.INTERNAL, f"{show(name)}: {show(error)}", store)
 
     def _read(self, data: Any) -> KVConnectorStats | None:
         if isinstance(data, KVConnectorStats):
@@ -156,10 +185,12 @@ class TelemetryPipeline:
             return decode_stats(data, self._catalogue, self._build)
         return self._build(data, self._catalogue)
 
-    def _store(self, engine: Any) -> MetricStore | None:
-        known = self._stores.get(engine) if isinstance(engine, int) else None
-        if known is None and isinstance(engine, int) and 0 <= engine < MAX_ENGINES and self._stores:
-            known = self._stores[engine] = self._exporter.acquire(self._model_name, engine)
+    def _store(self, engine: int) -> MetricStore | None:
+        known = self._stores.get(engine)
+        if known is None and engine < MAX_ENGINES and not self._is_closed:
+            known = self._exporter.acquire(self._model_name, engine)
+            self._stores[engine] = known
+            self._logging.meet(known)
         return known
 
     def _skip(self, reason: SkipReason, detail: str, store: MetricStore | None = None) -> None:
@@ -172,10 +203,26 @@ class TelemetryPipeline:
             return
         now = self._clock()
         for reason, detail in skipped.items():
-            if now - self._warned.get(reason, -math.inf) >= WARN_AGAIN_SECONDS:
+            # Senders make reasons up; those beyond the bound are only counted.
+            is_known = reason in self._warned
+            if not is_known and len(self._warned) >= len(SkipReason) + MAX_REASONS:
+                continue
+            if not is_known or now - self._warned[reason] >= WARN_AGAIN_SECONDS:
                 self._warned[reason] = now
                 logger.warning(
                     "telemetry skipped an item (%s): %s; later ones are only counted in "
                     "hisparse_telemetry_errors_total{reason=%r} for the next %d minutes",
-                    *(reason, detail, str(reason), WARN_AGAIN_SECONDS // 60),
+                    *(reason, str(detail)[:MAX_DETAIL], str(reason), WARN_AGAIN_SECONDS // 60),
                 )
+
+
+def _engine_index(engine: Any) -> int | None:
+    # A rank may come as the text of a payload's key; an engine comes from a program.
+    return None if isinstance(engine, str) else read_index(engine)
+
+
+def _known_engine(engine: Any) -> int:
+    index = _engine_index(engine)
+    if index is None:
+        raise SettingError(f"an engine must be a whole number, got {show(engine)}")
+    return index

@@ -6,7 +6,7 @@ from re import compile as pattern
 from typing import Any, Literal
 
 from hisparse.telemetry.histogram import Histogram, check_sendable, sum_alike
-from hisparse.telemetry.metadata import Kind, MetricMetadata
+from hisparse.telemetry.metadata import HistogramMetadata, Kind, MetricMetadata
 from hisparse.telemetry.stats import Sample
 from hisparse.telemetry.values import (
     MAX_NAMES,
@@ -95,9 +95,20 @@ class SeriesTable:
     Attributes:
         kinds: Type of each metric by name.
         info: Label mappings of info gauges by name.
+        bound: Keys of the series that handles write to, by name; they and their types outlive `clear`.
     """
 
-    __slots__ = ("counters", "gauges", "histograms", "info", "kinds", "rank_counters", "rank_histograms", "sizes")
+    __slots__ = (
+        "bound",
+        "counters",
+        "gauges",
+        "histograms",
+        "info",
+        "kinds",
+        "rank_counters",
+        "rank_histograms",
+        "sizes",
+    )
 
     def __init__(self) -> None:
         """Start without series."""
@@ -109,6 +120,7 @@ class SeriesTable:
         self.info: dict[str, list[dict[str, str]]] = {}
         self.kinds: dict[str, Kind] = {}
         self.sizes: dict[str, int] = {}
+        self.bound: dict[str, set[str]] = {}
 
     def section(self, section: Section) -> dict[str, Any]:
         """Return the values of a section."""
@@ -128,11 +140,29 @@ class SeriesTable:
             raise ItemError(SkipReason.TYPE_CONFLICT, f"is a {known} here and a {kind} in the statistics merged")
         key: str = name + encode_labels(labels)
         if known is None or not self.has(key):
+            bound = self.bound.get(name, ())
             size = self.sizes.get(name, 0)
-            if size >= MAX_SERIES:
-                raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
-            self.sizes[name] = size + 1
+            if key not in bound:
+                if size + len(bound) >= MAX_SERIES:
+                    raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
+                self.sizes[name] = size + 1
         self.kinds[name] = kind
+        return key
+
+    def bind(self, name: Any, kind: Kind, labels: LabelValues) -> str:
+        """Return the key of a series that a handle writes to from now on, whatever is cleared.
+
+        Raises:
+            ItemError: As `admit`.
+        """
+        key = self.admit(name, kind, labels)
+        bound = self.bound.setdefault(name, set())
+        if key not in bound and not self.has(key):
+            # Counted among the bound ones from here on.
+            self.sizes[name] -= 1
+            if not self.sizes[name]:
+                del self.sizes[name]
+        bound.add(key)
         return key
 
     def has(self, key: str) -> bool:
@@ -151,20 +181,29 @@ class SeriesTable:
             self.counters or self.gauges or self.histograms or self.rank_counters or self.rank_histograms or self.info
         )
 
+    def names(self) -> frozenset[str]:
+        """Return the metrics that have a series. Reads only."""
+        return frozenset(split_key(key)[0] for key, _, _ in self.series())
+
+    def count_kept(self) -> int:
+        """Return the number of series, and of info gauges, that must be kept by rank. Reads only."""
+        return len(self.gauges) + len(self.rank_counters) + len(self.rank_histograms) + len(self.info)
+
     def keeps(self) -> bool:
         """Tell whether there is anything that must be kept by rank. Reads only."""
         return bool(self.gauges or self.rank_counters or self.rank_histograms or self.info)
 
-    def clear(self, bound: Mapping[str, Kind]) -> None:
-        """Forget all series, and all metrics but those of `bound`."""
+    def clear(self) -> None:
+        """Forget all series, and all metrics but those of handles."""
         self.counters.clear()
         self.gauges.clear()
         self.histograms.clear()
         self.rank_counters.clear()
         self.rank_histograms.clear()
         self.info = {}
-        if len(self.kinds) != len(bound):
-            self.kinds, self.sizes = dict(bound), dict.fromkeys(bound, 1)
+        if len(self.kinds) != len(self.bound):
+            self.kinds = {name: self.kinds[name] for name in self.bound}
+        self.sizes.clear()
 
     def merge_added(self, other: "SeriesTable") -> list[ItemError]:
         """Add what adds up whoever says it; return what there is no room for."""
@@ -272,7 +311,7 @@ class SeriesTable:
         self.kinds, self.sizes = kinds.copy(), sizes.copy()
         for name in self.info:
             known_name(name)
-        if len(self.info) > MAX_NAMES:
+        if len(self.info) > MAX_NAMES or any(len(found) > MAX_SERIES for found in self.info.values()):
             raise ItemError(SkipReason.TOO_MANY_SERIES, "more info than is kept")
 
     def view(self) -> dict[str, Any]:
@@ -298,6 +337,20 @@ class SeriesTable:
         if self.info:
             plain["info"] = {name: [dict(labels) for labels in found] for name, found in self.info.items()}
         return plain
+
+
+def check_declared(catalogue: Mapping[str, MetricMetadata], name: Any, bounds: tuple[float, ...]) -> None:
+    """Refuse a histogram over other bounds than the catalogue declares: the next one over them would not fit.
+
+    Raises:
+        ItemError: It is one.
+    """
+    declared = catalogue.get(name) if isinstance(name, str) else None
+    buckets = declared.buckets if isinstance(declared, HistogramMetadata) else bounds
+    if bounds is not buckets and bounds != buckets:
+        raise ItemError(
+            SkipReason.BUCKET_MISMATCH, f"bucket bounds differ: declared {show(buckets)}, got {show(bounds)}"
+        )
 
 
 def section_of(catalogue: Mapping[str, MetricMetadata], name: str, kind: Kind) -> Section:

@@ -89,18 +89,26 @@ class Place:
         series: Its series by label values, of which this is ``series[labels]``.
         labels: The label values.
         shares: Totals by rank where ranks do not add up, else None.
+        limits: Lowest and highest value of a level; None for a count.
     """
 
-    __slots__ = ("labels", "name", "series", "shares")
+    __slots__ = ("labels", "limits", "name", "series", "shares")
 
     def __init__(
-        self, name: str, labels: LabelValues, series: dict[LabelValues, Value], *, shares: RankShares | None
+        self,
+        name: str,
+        labels: LabelValues,
+        series: dict[LabelValues, Value],
+        *,
+        shares: RankShares | None,
+        limits: tuple[float, float] | None = None,
     ) -> None:
         """Keep the total at ``series[labels]``; by rank in `shares` where ranks do not add up."""
         self.name = name
         self.labels = labels
         self.series = series
         self.shares = shares
+        self.limits = limits
 
     def add(self, rank: int | None, value: Value) -> None:
         """Add what `rank` counted, or set what it says.

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple, Self
 from hisparse.telemetry.histogram import Histogram
 from hisparse.telemetry.metadata import Kind
 from hisparse.telemetry.values import (
+    MAX_REASONS,
+    UNREAD_RANK,
     ItemError,
     LabelValues,
     SkipReason,
+    rank_or_unread,
     read_increment,
     read_rank,
     read_text,
@@ -19,7 +22,6 @@ from hisparse.telemetry.values import (
 ERRORS_KEY = "telemetry_errors"
 RANK_KEY = "rank"
 RANKS_KEY = "ranks"
-_MAX_REASONS = 64
 
 
 class Sample(NamedTuple):
@@ -53,6 +55,11 @@ class RankedSample(Sample):
         return ranked
 
 
+def names_a_rank(rank: Any) -> bool:
+    """Tell whether a key of ``"ranks"`` is more than the whole engine's."""
+    return rank is not None and not (isinstance(rank, str) and not rank)
+
+
 class KVConnectorStats(ABC):
     """What happened since the last `reset`, as plain data that merges.
 
@@ -61,11 +68,14 @@ class KVConnectorStats(ABC):
     counted by reason in `errors`, which travels with the payload. A subclass says how its own data merges and
     which metrics it feeds; no sink needs to know it.
 
+    A container belongs to one thread at a time: recording, taking and merging from several needs a lock around it.
+
     Attributes:
         data: The container's own data.
         errors: Items skipped, by reason.
         examples: A sentence about the first item skipped for each reason, for a warning; it does not travel.
-        rank: The worker that recorded `data`; None where it speaks for the whole engine. It travels.
+        rank: The worker that recorded `data`; None where it speaks for the whole engine, `UNREAD_RANK` where it
+            could not be read: then what adds up counts, and the rest is skipped by whoever receives it. It travels.
     """
 
     def __init__(self, data: Any = None, *, rank: int | None = None) -> None:
@@ -79,7 +89,7 @@ class KVConnectorStats(ABC):
         self.examples: dict[str, str] = {}
         self.rank = self.rank_of(data, rank)
         self.data: dict[str, Any] = self._empty()
-        if rank is not None and self.rank is None:
+        if rank is not None and self.rank == UNREAD_RANK:
             self.skip(SkipReason.UNKNOWN_RANK, f"a rank must be a small whole number, got {show(rank)}")
         if data is not None:
             self.aggregate(data)
@@ -91,10 +101,7 @@ class KVConnectorStats(ABC):
             return None
         own = data.rank if isinstance(data, KVConnectorStats) else None
         given = data.get(RANK_KEY) if isinstance(data, Mapping) else own
-        try:
-            return read_rank(given if rank is None else rank)
-        except ItemError:
-            return None
+        return rank_or_unread(given if rank is None else rank)
 
     @abstractmethod
     def _empty(self) -> dict[str, Any]:
@@ -138,7 +145,7 @@ class KVConnectorStats(ABC):
             if other is not None:
                 self._aggregate(other)
         except Exception as error:  # noqa: BLE001  a fault in merging statistics must not end a serving step
-            self.skip(SkipReason.INTERNAL, f"{type(error).__name__} while merging {show(other)}")
+            self.skip(SkipReason.INTERNAL, f"{show(error)} while merging {show(other)}")
         return self
 
     def _aggregate(self, other: Any) -> None:
@@ -150,11 +157,15 @@ class KVConnectorStats(ABC):
 
     def aggregate_as(self, other: Any, rank: int | None) -> Self:
         """Add `other` as `aggregate` does, as said by `rank` where it carries none itself."""
-        own = other.rank if isinstance(other, KVConnectorStats) else self.rank_of(other)
-        if own is not None or rank is None or other is None:
-            return self.aggregate(other)
-        data = other.to_dict() if isinstance(other, KVConnectorStats) else other
-        return self.aggregate({**data, RANK_KEY: rank} if isinstance(data, Mapping) else data)
+        try:
+            own = other.rank if isinstance(other, KVConnectorStats) else self.rank_of(other)
+            if own is None and rank is not None and other is not None:
+                data = other.to_dict() if isinstance(other, KVConnectorStats) else other
+                other = {**data, RANK_KEY: rank} if isinstance(data, Mapping) else data
+        except Exception as error:  # noqa: BLE001  a fault in merging statistics must not end a serving step
+            self.skip(SkipReason.INTERNAL, f"{show(error)} while merging {show(other)}")
+            return self
+        return self.aggregate(other)
 
     def merge_as(self, data: Mapping[str, Any], rank: int | None) -> None:
         """Add the plain form `data` as `rank` said it, whatever rank it names itself."""
@@ -167,7 +178,7 @@ class KVConnectorStats(ABC):
             self._merge_rank(rank, own)
         ranks = data.get(RANKS_KEY)
         if isinstance(ranks, Mapping):
-            for other in sorted(ranks, key=lambda rank: rank not in {"", None}):
+            for other in sorted(ranks, key=names_a_rank):
                 self._merge_part(other, ranks[other])
         elif ranks is not None:
             self.skip(SkipReason.WRONG_TYPE, f"{RANKS_KEY} must be a mapping, got {show(ranks)}")
@@ -175,13 +186,9 @@ class KVConnectorStats(ABC):
             self._merge_rank(rank, own)
 
     def _merge_part(self, rank: Any, part: Any) -> None:
-        try:
-            known = read_rank(rank)
-        except ItemError as error:
-            self.skip(error.reason, str(error))
-            return
         if isinstance(part, Mapping):
-            self._merge_rank(known, part)
+            # What cannot be kept by rank is counted item by item there.
+            self._merge_rank(rank_or_unread(rank), part)
         else:
             self.skip(SkipReason.WRONG_TYPE, f"a rank's part must be a mapping, got {show(part)}")
 
@@ -190,7 +197,7 @@ class KVConnectorStats(ABC):
             return read_rank(rank)
         except ItemError as error:
             self.skip(error.reason, str(error))
-            return None
+            return UNREAD_RANK
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form; it survives msgpack, JSON and pickle. Reads only."""
@@ -228,8 +235,8 @@ class KVConnectorStats(ABC):
 
     def skip(self, reason: str, detail: str, count: int = 1) -> None:
         """Count `count` items as skipped for `reason`."""
-        if reason not in self.errors and len(self.errors) >= _MAX_REASONS:
-            reason = SkipReason.INTERNAL
+        if reason not in self.errors and len(self.errors) >= MAX_REASONS:
+            reason = SkipReason.TOO_MANY_SERIES
         key = str(reason)
         self.errors[key] = self.errors.get(key, 0) + count
         self.examples.setdefault(key, detail)
@@ -259,5 +266,5 @@ class KVConnectorStats(ABC):
     __hash__ = None  # type: ignore[assignment]  # containers change, so they are no keys; object declares a method here
 
     def __repr__(self) -> str:
-        """Return the class and its plain form."""
-        return f"{type(self).__name__}({self.to_dict()})"
+        """Return the class and the beginning of its plain form."""
+        return f"{type(self).__name__}({show(self.to_dict())})"

@@ -1,6 +1,6 @@
 """Running totals of one engine: the one place from which log line and Prometheus read."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from threading import Lock
 
@@ -9,10 +9,11 @@ from hisparse.telemetry.deprecated import current
 from hisparse.telemetry.histogram import Histogram, Value, plus
 from hisparse.telemetry.metadata import HistogramMetadata, Kind, MetricMetadata
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
+from hisparse.telemetry.samples import Taken, check_level, level_limits
 from hisparse.telemetry.series import split_key
 from hisparse.telemetry.shares import Place, RankShares, adds_up
 from hisparse.telemetry.stats import KVConnectorStats, Sample
-from hisparse.telemetry.values import MAX_SERIES, ItemError, LabelValues, SkipReason
+from hisparse.telemetry.values import MAX_REASONS, MAX_SERIES, UNREAD_RANK, ItemError, LabelValues, SkipReason
 
 ERRORS_METRIC = "hisparse_telemetry_errors_total"
 
@@ -55,32 +56,39 @@ class MetricStore:
                         self._create(name, metadata, ("",) * len(metadata.labelnames))
 
     def apply(self, stats: KVConnectorStats) -> dict[str, str]:
-        """Add what `stats` recorded; return an example of each reason for which an item was skipped."""
-        with self._lock:
+        """Add what `stats` recorded, all of it or nothing; return an example of each reason an item was skipped for.
+
+        Raises:
+            Exception: Whatever the methods of somebody else's class raise; nothing was added.
+        """
+        if type(stats) is OffloadingConnectorStats:
             skipped = dict(stats.examples)
-            for reason, count in stats.errors.items():
-                self._count_skipped(reason, count)
-            known = stats if type(stats) is OffloadingConnectorStats else None
-            if known is None or not self._apply_tables(known, skipped):
-                for sample in current(stats.samples(), self._catalogue.deprecated):
-                    if sample.name not in self._catalogue.hidden:
-                        self._apply(sample, skipped)
-                if known is not None:
-                    self._remember(known)
-            for name, mappings in stats.info().items():
-                if name not in self._catalogue.hidden:
-                    self._set_info(name, mappings, skipped)
-            return skipped
+            with self._lock:
+                if self._apply_tables(stats, skipped):
+                    self._count_errors(stats.errors)
+                    self._set_infos(stats.info(), skipped)
+                    return skipped
+        # Somebody else's code runs here: without the lock, and before anything is changed.
+        taken = Taken(stats)
+        with self._lock:
+            for sample in current(taken.samples, self._catalogue.deprecated):
+                if sample.name not in self._catalogue.hidden:
+                    self._apply(sample, taken.examples)
+            if type(stats) is OffloadingConnectorStats:
+                self._remember(stats)
+            self._count_errors(taken.errors)
+            self._set_infos(taken.info, taken.examples)
+        return taken.examples
 
     def set_level(self, name: str, value: float) -> None:
         """Set a gauge without labels."""
         with self._lock:
             self._apply(Sample(name, "gauge", (), value), {})
 
-    def skip(self, reason: SkipReason) -> None:
-        """Count an item that never became statistics."""
+    def skip(self, reason: SkipReason, count: int = 1) -> None:
+        """Count items that never became statistics."""
         with self._lock:
-            self._count_skipped(reason, 1)
+            self._count_skipped(reason, count)
 
     def snapshot(self, names: Collection[str] | None = None) -> dict[str, Series]:
         """Return a copy of all series, or of those of some metrics, as of one moment. Reads only."""
@@ -126,8 +134,12 @@ class MetricStore:
                 raise ItemError(SkipReason.TOO_MANY_SERIES, f"has {MAX_SERIES} series already")
             self._create(name, metadata, labels)
             series.setdefault(labels, _zero(metadata))  # a known label may have a value of a newer version
+        if kind == "gauge" and not isinstance(value, Histogram):
+            check_level(value, level_limits(metadata))
         if adds_up(metadata):
             series[labels] = plus(series[labels], value)
+        elif sample.rank == UNREAD_RANK:
+            raise ItemError(SkipReason.UNKNOWN_RANK, "taken for the whole engine, an unread rank would count twice")
         else:
             self._share(name, labels).add(sample.rank, value)
             series[labels] = self._shares[name][labels].shown
@@ -145,15 +157,17 @@ class MetricStore:
         """Add series whose places are known from an earlier time; change nothing and return False if not all are."""
         counters, gauges, histograms = (self._places[kind] for kind in ("counter", "gauge", "histogram"))
         tables = stats.tables
+        if UNREAD_RANK in tables:
+            return False
         found: list[tuple[int | None, Place, int | float]] = []
-        merged: list[tuple[int | None, Place, Histogram]] = []
+        others: list[tuple[int | None, Place, Value]] = []
         try:
             for rank, table in tables.items():
                 found += [(rank, counters[key], value) for key, value in table.counters.items()]
                 found += [(rank, counters[key], value) for key, value in table.rank_counters.items()]
-                found += [(rank, gauges[key], value) for key, value in table.gauges.items()]
-                merged += [(rank, histograms[key], value) for key, value in table.histograms.items()]
-                merged += [(rank, histograms[key], value) for key, value in table.rank_histograms.items()]
+                others += [(rank, gauges[key], value) for key, value in table.gauges.items()]
+                others += [(rank, histograms[key], value) for key, value in table.histograms.items()]
+                others += [(rank, histograms[key], value) for key, value in table.rank_histograms.items()]
         except KeyError:
             return False
         for rank, place, number in found:
@@ -161,14 +175,16 @@ class MetricStore:
                 # A number, as its kind says; a call of `add` would cost as much again.
                 place.series[place.labels] += number  # type: ignore[operator]
             else:
-                place.add(rank, number)
-        for rank, place, histogram in merged:
-            self._add_histogram(rank, place, histogram, skipped=skipped)
+                self._add_to(place, rank, number, skipped=skipped)
+        for rank, place, value in others:
+            self._add_to(place, rank, value, skipped=skipped)
         self._touched.update([place.name for _, place, _ in found])
         return True
 
-    def _add_histogram(self, rank: int | None, place: Place, value: Histogram, *, skipped: dict[str, str]) -> None:
+    def _add_to(self, place: Place, rank: int | None, value: Value, *, skipped: dict[str, str]) -> None:
         try:
+            if place.limits is not None:
+                check_level(value, place.limits)
             place.add(rank, value)
             self._touched.add(place.name)
         except ItemError as error:
@@ -186,7 +202,8 @@ class MetricStore:
                 series = self._values[name]
                 if labels in series:
                     shares = None if adds_up(metadata) else self._share(name, labels)
-                    self._places[kind][key] = Place(name, labels, series, shares=shares)
+                    limits = level_limits(metadata) if kind == "gauge" else None
+                    self._places[kind][key] = Place(name, labels, series, shares=shares, limits=limits)
 
     def _declared(self, name: str, unit: str | None = None) -> MetricMetadata:
         metadata = self._catalogue.get(name)
@@ -204,15 +221,24 @@ class MetricStore:
         for sibling in product(*(metadata.labelvalues.get(label, (value,)) for label, value in pairs)):
             series.setdefault(sibling, _zero(metadata))
 
+    def _count_errors(self, errors: Mapping[str, int]) -> None:
+        for reason, count in errors.items():
+            self._count_skipped(reason, count)
+
     def _count_skipped(self, reason: str, count: int) -> None:
         if ERRORS_METRIC in self._values:
             series = self._values[ERRORS_METRIC]
             key = (str(reason),)
-            if key not in series and len(series) >= MAX_SERIES:
-                key = (str(SkipReason.INTERNAL),)
+            if key not in series and len(series) >= len(SkipReason) + MAX_REASONS:
+                key = (str(SkipReason.TOO_MANY_SERIES),)
             series[key] = plus(series.get(key, 0), count)
             self._recorded.add(ERRORS_METRIC)
             self._touched.add(ERRORS_METRIC)
+
+    def _set_infos(self, infos: Mapping[str, list[dict[str, str]]], skipped: dict[str, str]) -> None:
+        for name, mappings in infos.items():
+            if name not in self._catalogue.hidden:
+                self._set_info(name, mappings, skipped)
 
     def _set_info(self, name: str, mappings: list[dict[str, str]], skipped: dict[str, str]) -> None:
         try:
@@ -221,7 +247,9 @@ class MetricStore:
             self._count_skipped(error.reason, 1)
             skipped.setdefault(str(error.reason), f"{name}: {error}")
             return
-        self._values[name] = {tuple(labels.get(label, "") for label in metadata.labelnames): 1 for labels in mappings}
+        series = self._values[name]
+        series.clear()
+        series.update({tuple(labels.get(label, "") for label in metadata.labelnames): 1 for labels in mappings})
         self._touched.add(name)
         for label in _undeclared(mappings, metadata):
             self._count_skipped(SkipReason.LABEL_MISMATCH, 1)

@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 from hisparse.errors import MetricError
+from hisparse.telemetry.showing import show as show  # noqa: PLC0414  marks what others import from here
 
 # Above 2**53 a float64, which is what Prometheus stores, no longer holds every integer.
 MAX_NUMBER = 2**53
@@ -21,6 +22,11 @@ MAX_SERIES = 4096
 MAX_NAMES = 1024
 MAX_RANKS = 256
 MAX_RANK = 2**20
+# The rank of a worker whose own could not be read. What adds up counts whoever says it; the rest is skipped, since
+# taken for the whole engine it would count again what the ranks that can be read count.
+UNREAD_RANK = -1
+# Reasons that senders made up, beside those below.
+MAX_REASONS = 64
 
 LabelValues = tuple[str, ...]
 # Checked first: asking an abstract base class takes several times as long as the rest of a read.
@@ -46,10 +52,16 @@ class SkipReason(StrEnum):
     WRONG_TYPE = "wrong_type", "not the kind of value that belongs here"
     NEGATIVE = "negative", "a counter or histogram would have to fall"
     NOT_FINITE = "not_finite", "NaN or infinite"
-    OUT_OF_RANGE = "out_of_range", "beyond 2**53, or a text beyond 256 characters"
+    OUT_OF_RANGE = (
+        "out_of_range",
+        "beyond 2**53, beyond what its unit allows for a level, or a text beyond 256 characters",
+    )
     UNKNOWN_KEY = "unknown_key", "a field of the payload that this version does not know"
     UNKNOWN_CONNECTOR = "unknown_connector", "a payload of no known form"
-    UNKNOWN_ENGINE = "unknown_engine", "an engine index that is no small whole number"
+    UNKNOWN_ENGINE = (
+        "unknown_engine",
+        "published for an engine index that is no small whole number, or after the pipeline was closed",
+    )
     UNDECLARED_METRIC = "undeclared_metric", "a metric that the pipeline's catalogue does not declare"
     TYPE_CONFLICT = "type_conflict", "a metric sent as another type than it is declared or known as"
     LABEL_MISMATCH = "label_mismatch", "the wrong number of label values, or an undeclared label"
@@ -72,15 +84,6 @@ class ItemError(MetricError):
         self.reason = reason
 
 
-def show(value: object) -> str:
-    """Return `value` as short text for a message, whatever its own ``__repr__`` does."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001  a foreign object's repr may raise anything, and this is only for a message
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004  one line of a log
-
-
 def read_number(value: Any, what: str) -> int | float:
     """Return `value` as a plain finite number, numpy scalars included.
 
@@ -97,9 +100,23 @@ def read_number(value: Any, what: str) -> int | float:
 
 
 def _as_plain(value: Any, what: str) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    try:
+        number = _plain_or_none(value)
+    except OverflowError as error:
+        raise ItemError(SkipReason.OUT_OF_RANGE, f"{what} must be within 2**53, got {show(value)}") from error
+    except Exception as error:  # a number of somebody else's class may raise anything when it is read
+        raise ItemError(SkipReason.WRONG_TYPE, f"{what} cannot be read: {show(error)}") from error
+    if number is None:
         raise ItemError(SkipReason.WRONG_TYPE, f"{what} must be a number, got {show(value)}")
-    return int(value) if isinstance(value, Integral) else float(value)
+    return number
+
+
+def _plain_or_none(value: Any) -> int | float | None:
+    # An array or a tensor without axes is the number in it.
+    number = value.item() if getattr(value, "ndim", None) == 0 else value
+    if isinstance(number, bool) or not isinstance(number, Real):
+        return None
+    return int(number) if isinstance(number, Integral) else float(number)
 
 
 def read_increment(value: Any, what: str) -> int | float:
@@ -120,8 +137,10 @@ def read_text(value: Any, what: str) -> str:
     Raises:
         ItemError: It is no text, longer than `MAX_TEXT`, or not encodable as UTF-8.
     """
-    if not isinstance(value, str):
-        raise ItemError(SkipReason.WRONG_TYPE, f"{what} must be text, got {show(value)}")
+    if type(value) is not str:
+        if not isinstance(value, str):
+            raise ItemError(SkipReason.WRONG_TYPE, f"{what} must be text, got {show(value)}")
+        value = str.__str__(value)
     if len(value) > MAX_TEXT:
         raise ItemError(SkipReason.OUT_OF_RANGE, f"{what} must have at most {MAX_TEXT} characters, got {len(value)}")
     if not value.isascii():
@@ -129,7 +148,8 @@ def read_text(value: Any, what: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise ItemError(SkipReason.WRONG_TYPE, f"{what} is not valid UTF-8: {show(value)}") from error
-    return value
+    text: str = value
+    return text
 
 
 def read_labels(key: Any) -> LabelValues:
@@ -140,19 +160,30 @@ def read_labels(key: Any) -> LabelValues:
     Raises:
         ItemError: The key has another type, or holds something that is no label value.
     """
-    if key is None or key == "":
-        return ()
     if isinstance(key, str):
+        if not key:
+            return ()
         decoded = _decoded(key)
         key = (key,) if decoded is None else decoded
-    if not isinstance(key, tuple | list):
-        raise ItemError(SkipReason.LABEL_MISMATCH, f"label values must be a tuple of text, got {show(key)}")
-    return tuple(_label_value(part) for part in key)
+    return label_values(key)
+
+
+def label_values(values: Any) -> LabelValues:
+    """Return label values from a tuple or a list, of which a lone text is not one; None are no labels.
+
+    Raises:
+        ItemError: It is neither, as a dict, a set or bytes, or it holds something that is no label value.
+    """
+    if values is None:
+        return ()
+    if not isinstance(values, tuple | list):
+        raise ItemError(SkipReason.LABEL_MISMATCH, f"label values must be a tuple of text, got {show(values)}")
+    return tuple(map(_label_value, values))
 
 
 def _label_value(part: Any) -> str:
     is_whole = isinstance(part, Integral) and part is not True and part is not False
-    return str(int(part)) if is_whole else read_text(part, "a label value")
+    return str(read_number(part, "a label value")) if is_whole else read_text(part, "a label value")
 
 
 def _decoded(key: str) -> list[Any] | None:
@@ -171,14 +202,33 @@ def read_rank(value: Any) -> int | None:
     Raises:
         ItemError: It is neither, or not within 0 to `MAX_RANK`.
     """
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value):
         return None
-    number = value
-    if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(MAX_RANK)):
-        number = int(value)
-    if type(number) is bool or not isinstance(number, Integral) or not 0 <= int(number) <= MAX_RANK:
+    index = read_index(value)
+    if index is None:
         raise ItemError(SkipReason.UNKNOWN_RANK, f"a rank must be a whole number 0 to {MAX_RANK}, got {show(value)}")
-    return int(number)
+    return index
+
+
+def rank_or_unread(value: Any) -> int | None:
+    """Return what `read_rank` does, and `UNREAD_RANK` where it raises."""
+    try:
+        return read_rank(value)
+    except ItemError:
+        return UNREAD_RANK
+
+
+def read_index(value: Any) -> int | None:
+    """Return a whole number 0 to `MAX_RANK`, its text or an equal float, as a plain one; None for anything else."""
+    if isinstance(value, str):
+        is_index = value.isdecimal() and len(value) <= len(str(MAX_RANK))
+        number: int | float = int(value) if is_index else -1
+    else:
+        try:
+            number = read_number(value, "an index")
+        except ItemError:
+            return None
+    return int(number) if number == int(number) and 0 <= number <= MAX_RANK else None
 
 
 @lru_cache(maxsize=MAX_SERIES)

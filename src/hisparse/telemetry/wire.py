@@ -18,14 +18,25 @@ from hisparse.telemetry.catalogue import CATALOGUE, Catalogue
 from hisparse.telemetry.hisparse_stats import HiSparseKVConnectorStats
 from hisparse.telemetry.histogram import LANE_BITS, Histogram, every_lane, is_increasing
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
-from hisparse.telemetry.series import KIND_OF, SECTIONS, Section, SeriesTable, split_key
-from hisparse.telemetry.stats import ERRORS_KEY, RANK_KEY, RANKS_KEY, KVConnectorStats
+from hisparse.telemetry.series import (
+    KIND_OF,
+    SECTIONS,
+    Section,
+    SeriesTable,
+    check_declared,
+    known_name,
+    split_key,
+)
+from hisparse.telemetry.stats import ERRORS_KEY, RANK_KEY, RANKS_KEY, KVConnectorStats, names_a_rank
 from hisparse.telemetry.values import (
     MAX_NAMES,
     MAX_NUMBER,
+    MAX_RANKS,
+    MAX_REASONS,
     ItemError,
     SkipReason,
     encode_labels,
+    rank_or_unread,
     read_rank,
     show,
 )
@@ -62,7 +73,7 @@ class _Message(_Table, omit_defaults=True, forbid_unknown_fields=True):
     series_version: int = 0
     rank: _Whole | None = None
     ranks: dict[str, _Table] = {}
-    telemetry_errors: dict[str, _Whole] = {}
+    telemetry_errors: dict[_Text, _Whole] = {}
 
 
 Build = Callable[[Any, Catalogue], KVConnectorStats | None]
@@ -174,6 +185,8 @@ def _from_wire(bounds: bytes, lanes: bytes, total: float) -> Histogram:
     buckets = len(edges) + 1
     if len(lanes) > buckets * _LANE_BYTES or counts & every_lane(buckets, _BAD_BITS) or not math.isfinite(total):
         raise ItemError(SkipReason.BUCKET_MISMATCH, "histogram does not add up")
+    if total and not counts:
+        raise ItemError(SkipReason.BUCKET_MISMATCH, "histogram does not add up")
     return Histogram.of_lanes(edges, counts, total)
 
 
@@ -185,13 +198,15 @@ def _read_message(message: _Message, catalogue: Catalogue) -> OffloadingConnecto
     """
     stats = OffloadingConnectorStats(rank=read_rank(message.rank), catalogue=catalogue)
     stats.errors = message.telemetry_errors
-    own = {stats.rank: _read_table(message)}
-    others = {read_rank(rank): _read_table(part) for rank, part in message.ranks.items()} if message.ranks else {}
+    if len(message.ranks) > MAX_RANKS or len(stats.errors) > MAX_REASONS:
+        raise ItemError(SkipReason.TOO_MANY_SERIES, "more ranks or reasons than are kept")
+    own = {stats.rank: _read_table(message, catalogue)}
+    others = {read_rank(rank): _read_table(part, catalogue) for rank, part in message.ranks.items()}
     stats.tables = {**others, **own}
     return stats
 
 
-def _read_table(message: _Table) -> SeriesTable:
+def _read_table(message: _Table, catalogue: Catalogue) -> SeriesTable:
     table = SeriesTable()
     table.counters, table.rank_counters, table.gauges = message.counters, message.rank_counters, message.gauges
     # No constraint of a type refuses a NaN, and a sum of numbers in range is finite unless there is one.
@@ -202,23 +217,25 @@ def _read_table(message: _Table) -> SeriesTable:
     table.rank_histograms = {key: _from_wire(*parts) for key, parts in message.rank_histograms.items()}
     table.info = message.info
     table.count_names()
+    # Both are rare, and are for the reading item by item.
+    if not catalogue.deprecated.keys().isdisjoint(table.kinds.keys()):
+        raise ItemError(SkipReason.DEPRECATED_NAME, "an old name")
+    for histograms in (table.histograms, table.rank_histograms):
+        for key, histogram in histograms.items():
+            check_declared(catalogue, known_name(key), histogram.bounds)
     return table
 
 
 def _read_items(data: Mapping[str, Any], catalogue: Catalogue) -> OffloadingConnectorStats:
     """Return the container of a message with faults, item by item."""
-    stats = OffloadingConnectorStats(rank=OffloadingConnectorStats.rank_of(data), catalogue=catalogue)
+    stats = OffloadingConnectorStats(catalogue=catalogue)
+    stats.rank = stats.rank_of(data)
     stats.aggregate({key: data[key] for key in (ERRORS_KEY, RANK_KEY) if key in data})
     ranks = data.get(RANKS_KEY)
     parts = {**ranks, stats.rank: data} if isinstance(ranks, Mapping) else {stats.rank: data}
-    for rank, part in sorted(parts.items(), key=lambda item: item[0] not in {"", None}):
-        try:
-            known = read_rank(rank)
-        except ItemError as error:
-            stats.skip(error.reason, str(error))
-            continue
+    for rank, part in sorted(parts.items(), key=lambda item: names_a_rank(item[0])):
         if isinstance(part, Mapping):
-            _add_part(stats, known, part)
+            _add_part(stats, rank_or_unread(rank), part)
         else:
             stats.skip(SkipReason.WRONG_TYPE, f"a rank's part must be a mapping, got {show(part)}")
     return stats
@@ -228,9 +245,18 @@ def _add_part(stats: OffloadingConnectorStats, rank: int | None, part: Mapping[A
     known = {*SECTIONS, "info", ERRORS_KEY, RANK_KEY, RANKS_KEY, _VERSION_KEY}
     others = {key: value for key, value in part.items() if key not in known}
     stats.merge_as({**others, **({"info": part["info"]} if "info" in part else {})}, rank)
+    # As one payload, by which an old name is found to be beside its replacement; what is in two sections is not.
+    whole: dict[str, dict[Any, Any]] = {"types": {}, "data": {}}
+    apart: list[dict[str, Any]] = []
     for section in SECTIONS:
         if section in part:
-            stats.merge_as(_plain_section(section, part[section]), rank)
+            plain = _plain_section(section, part[section])
+            if isinstance(plain["data"], Mapping) and whole["data"].keys().isdisjoint(plain["data"]):
+                whole = {key: whole[key] | plain[key] for key in whole}
+            else:
+                apart.append(plain)
+    for plain in (whole, *apart):
+        stats.merge_as(plain, rank)
 
 
 def _plain_section(section: Section, values: Any) -> dict[str, Any]:

@@ -208,8 +208,8 @@ def test_a_child_whose_samples_fail_leaves_the_others() -> None:
         (Sample("x", "counter", (), float("nan")), "not_finite"),
         (Sample("x", "gauge", (), float("inf")), "not_finite"),
         (Sample("x", "gauge", (), None), "wrong_type"),  # type: ignore[arg-type]  # the point
-        (Sample("x", "histogram", (), Histogram((1.0,), [1, 0], float("inf"))), "not_finite"),
-        (Sample("x", "histogram", (), Histogram((1.0,), [-1, 0], 1.0)), "negative"),
+        (Sample("x", "histogram", (), Histogram.of_lanes((1.0,), 1, float("inf"))), "not_finite"),
+        (Sample("x", "histogram", (), Histogram.of_lanes((1.0,), -1, 1.0)), "bucket_mismatch"),
         (Sample("x", "counter", 7, np.int64(3)), "label_mismatch"),  # type: ignore[arg-type]  # the point
     ],
 )
