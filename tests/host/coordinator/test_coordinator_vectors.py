@@ -72,6 +72,16 @@ def test_the_budget_spreads_copies_over_steps() -> None:
     assert first[0].id != second[0].id
 
 
+def test_a_long_prompt_does_not_hold_up_others() -> None:
+    """While the pages of a prompt wait for the budget, single rows of others are copied and pages take turns."""
+    coordinator = make(max_spill_pages=1)
+    for name, length in (("prompt", 160), ("a", 20), ("b", 3)):
+        coordinator.admit(name, max_positions=320)
+        coordinator.append(name, length)
+    copied = [[(t.request, t.rows) for t in step(coordinator).transfers] for _ in range(3)]
+    assert copied == [[("prompt", 16), ("b", 3)], [("a", 16), ("a", 4)], [("prompt", 16)]]
+
+
 def test_a_repeated_completion_is_harmless() -> None:
     """A transfer that was acknowledged is free of it, however often it is acknowledged again."""
     coordinator = make()

@@ -168,7 +168,7 @@ def _check_transfers(books: Books, records: Iterable[RequestRecord]) -> None:
     if any(not flight.missing for flight in books.flights.values()):
         raise AccountingError("a transfer that every worker has answered is still in flight")
     pins = np.bincount([flight.transfer.host_page for flight in orphans], minlength=books.ledger.pages)
-    wrong = np.flatnonzero(pins != books.ledger.pins)
+    wrong = np.flatnonzero(pins > books.ledger.pins)  # others may pin pages of the same pool
     if wrong.size:
         page = int(wrong[0])
         raise AccountingError(

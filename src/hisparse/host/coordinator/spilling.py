@@ -47,26 +47,31 @@ class Spilling:
         left = books.settings.max_spill_pages
         for queue in (books.leaving, books.backlog):
             for record in list(queue):
-                left = self._send(record, left, planned)
-                if queue is books.backlog and not self.has_more(record):
+                before, left = left, self._send(record, left, planned)
+                if queue is books.leaving:
+                    continue
+                has_more = self.has_more(record)
+                if not has_more or left < before:
+                    # Whoever had a turn and is not done goes to the end: a long prompt does not hold up the others.
                     del queue[record]
-                if not left:
-                    break
+                if has_more:
+                    queue.setdefault(record)
         return planned
 
     def _send(self, record: RequestRecord, left: int, planned: list[Transfer]) -> int:
         """Add a request's spills to those planned; returns how many whole pages the budget has left."""
         copying, page_rows = record.copying, self._books.settings.page_rows
         for page in sorted(copying.again):
-            if page in copying.open or page in copying.stale or page >= copying.limit or not left:
+            rows = min(page_rows, copying.sent - page * page_rows)
+            is_blocked = page in copying.open or page in copying.stale or page >= copying.limit
+            if is_blocked or (rows == page_rows and not left):
                 continue
             copying.again.remove(page)
-            rows = min(page_rows, copying.sent - page * page_rows)
             left -= rows == page_rows
             planned.append(self._launch(record, page, 0, rows=rows))
         missing = self.goal(record) - copying.sent
         for page, first, rows in split_rows(copying.sent, missing, page_rows):
-            if not left or page in copying.stale:
+            if page in copying.stale or (rows == page_rows and not left):
                 break
             left -= rows == page_rows
             copying.sent += rows
