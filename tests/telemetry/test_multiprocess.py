@@ -1,80 +1,16 @@
 """Totals of several processes through PROMETHEUS_MULTIPROC_DIR, each process a real one."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from hisparse.telemetry import start_metrics_server
-from hisparse.telemetry.multiprocess import VARIABLE, shared_registry
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 Parse = Callable[[str], Series]
 Process = Callable[..., str]
-
-PRELUDE = """
-import logging, math, os, sys
-from prometheus_client import CollectorRegistry
-from hisparse.telemetry import *
-logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
-
-def step(pipeline, engine, hits, usage, seconds=(), **info):
-    stats, rows = HiSparseKVConnectorStats(), OffloadingConnectorStats()
-    stats.record_snapshot(hits, 1, 64)
-    stats.record_host_usage(usage, 0)
-    rows.increase_counter("hisparse_hot_selections_total", hits, ("hit", 3))
-    rows.increase_counter("vllm:kv_offload_load_bytes", 100)
-    rows.observe_histogram("hisparse_hot_gather_seconds", list(seconds))
-    if info:
-        rows.set_info("hisparse_hot_config_info", info)
-    pipeline.publish({"HiSparse": stats, "rows": rows}, engine=engine)
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory that the environment names."""
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
-def run(folder: Path) -> Process:
-    """Return a runner of a script in a process of its own; it returns what was printed."""
-    assert folder.is_dir()
-
-    def start(script: str, **environment: str) -> str:
-        code = PRELUDE + textwrap.dedent(script)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return start
-
-
-@pytest.fixture
-def shared(parse: Parse) -> Callable[[], Series]:
-    """Return a reader of what all processes wrote."""
-
-    def read() -> Series:
-        registry = shared_registry()
-        assert registry is not None
-        return parse(generate_latest(registry).decode())
-
-    return read
 
 
 def value_of(series: Series, name: str, engine: int = 0, **labels: str) -> float | None:
@@ -206,6 +142,68 @@ def test_closing_ends_levels_and_keeps_counts(run: Process, shared: Callable[[],
     assert value_of(series, "vllm:hisparse_cache_hits_total") == 4
 
 
+@pytest.mark.parametrize(("closing", "shown"), [("second", 0.25), ("first", 0.5)])
+def test_closing_one_of_two_users_leaves_the_others_level(
+    run: Process, shared: Callable[[], Series], *, closing: str, shown: float
+) -> None:
+    """Two registries of a process speak of one engine: when one closes, the level is what the other said last."""
+    run(f"""
+    first, second = (TelemetryPipeline(model_name="m", registry=CollectorRegistry()) for _ in range(2))
+    step(first, 0, hits=1, usage=0.25, top_k=64)
+    step(second, 0, hits=1, usage=0.5, top_k=64)
+    {closing}.close()
+    os._exit(0)
+    """)
+    series = shared()
+    assert value_of(series, "vllm:hisparse_host_cache_usage_perc") == shown
+    assert {value for (name, _), value in series.items() if name == "hisparse_hot_config_info"} == {1}
+
+
+@pytest.mark.parametrize("published", ["", "step(pipeline, 0, hits=1, usage=0.5)"])
+def test_a_forked_child_that_closes_leaves_its_parents_level(
+    run: Process, shared: Callable[[], Series], published: str
+) -> None:
+    """A child takes back its own level, if it said any, and its parent's is shown although it says nothing new."""
+    run(f"""
+    pipeline = TelemetryPipeline(model_name="m")
+    step(pipeline, 0, hits=1, usage=0.25, top_k=64)
+    if not os.fork():
+        {published}
+        pipeline.close()
+        os._exit(0)
+    os.wait()
+    os._exit(0)
+    """)
+    series = shared()
+    assert value_of(series, "vllm:hisparse_host_cache_usage_perc") == 0.25
+    assert {value for (name, _), value in series.items() if name == "hisparse_hot_config_info"} == {1}
+
+
+def test_a_process_that_closes_leaves_what_others_said_since(run: Process, shared: Callable[[], Series]) -> None:
+    """A level is taken back as of its first moment: a sibling's later one stands, a dead predecessor's does not."""
+    dead = "step(TelemetryPipeline(model_name='m'), 0, hits=1, usage=0.75); os._exit(0)"
+    run(dead)
+    run("""
+    pipeline = TelemetryPipeline(model_name="m")
+    step(pipeline, 0, hits=1, usage=0.5)
+    pipeline.close()
+    os._exit(0)
+    """)
+    assert value_of(shared(), "vllm:hisparse_host_cache_usage_perc") == 0
+    run("""
+    import subprocess
+    pipeline = TelemetryPipeline(model_name="m")
+    step(pipeline, 0, hits=1, usage=0.5)
+    other = "from hisparse.telemetry import *; s = HiSparseKVConnectorStats(); s.record_host_usage(0.25, 0); "
+    other += "import os; TelemetryPipeline(model_name='m').publish({'HiSparse': s}); os._exit(0)"
+    subprocess.run([sys.executable, "-c", other], check=True)
+    step(pipeline, 0, hits=1, usage=0.5)
+    pipeline.close()
+    os._exit(0)
+    """)
+    assert value_of(shared(), "vllm:hisparse_host_cache_usage_perc") == 0.25
+
+
 def test_an_info_metric_moves_to_its_new_labels(run: Process, shared: Callable[[], Series]) -> None:
     """When the labels change, the new series is 1 and the old one 0, because nothing can be removed from a file."""
     run("""
@@ -257,66 +255,3 @@ def test_no_poison_reaches_a_file(run: Process, shared: Callable[[], Series]) ->
     reasons = {"not_finite": 4, "negative": 2, "wrong_type": 4}
     found = {reason: value_of(series, "hisparse_telemetry_errors_total", reason=reason) for reason in reasons}
     assert found == reasons
-
-
-def test_a_broken_file_is_left_out_and_counted(
-    run: Process, folder: Path, parse: Parse, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Garbage, an empty file and one of no known name cost their own values only; the scrape says how many."""
-    run("step(TelemetryPipeline(model_name='m'), 0, hits=4, usage=0.5); os._exit(0)")
-    (folder / "gauge_all_99.db").write_bytes(b"\x7f garbage" * 100)
-    (folder / "counter_98.db").write_bytes(b"")
-    (folder / "gauge.db").write_bytes(b"\0" * 64)
-    registry = shared_registry()
-    assert registry is not None
-    for _ in range(2):
-        series = parse(generate_latest(registry).decode())
-        assert value_of(series, "vllm:hisparse_cache_hits_total") == 4
-        assert series["hisparse_telemetry_unreadable_files", frozenset()] >= 2
-    assert len([record for record in caplog.records if "counter_98.db" in record.getMessage()]) == 1
-
-
-@pytest.mark.parametrize("name", ["missing", '"quoted"', "a/file"])
-def test_an_unusable_directory_is_an_error_in_the_log(run: Process, tmp_path: Path, name: str) -> None:
-    """With a directory that is none, the process says so and goes on with the totals of its own registry."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "file").touch()
-    printed = run(
-        """
-        pipeline = TelemetryPipeline(model_name="m")
-        step(pipeline, 0, hits=4, usage=0.5)
-        labels = {"model_name": "m", "engine": "0"}
-        print("hits", pipeline.registry.get_sample_value("vllm:hisparse_cache_hits_total", labels))
-        """,
-        **{VARIABLE: f"{tmp_path}/{name}"},
-    )
-    assert "hits 4" in printed
-    assert VARIABLE in printed
-    assert "Set it to an existing directory" in printed
-
-
-def test_a_variable_that_comes_too_late_is_an_error_in_the_log(run: Process, tmp_path: Path) -> None:
-    """Set after prometheus_client was imported it has no effect there, and the process says so and goes on."""
-    printed = run(f"""
-    import subprocess
-    code = "import os, prometheus_client; os.environ['{VARIABLE}'] = {str(tmp_path)!r}; " \\
-           "import hisparse.telemetry as t; t.TelemetryPipeline(model_name='m').publish({{}})"
-    environment = {{key: value for key, value in os.environ.items() if key != "{VARIABLE}"}}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    print(done.stderr)
-    """)
-    assert "prometheus_client was imported before" in printed
-
-
-def test_without_the_variable_a_process_serves_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable, or one that names no directory, means no shared registry."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert shared_registry() is None
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "missing"))
-    assert shared_registry() is None
-
-
-def test_files_of_all_metrics_stay_small(run: Process, folder: Path) -> None:
-    """A process with 8 engines and every metric of this version writes less than 4 MiB."""
-    run("TelemetryPipeline(model_name='m', engines=range(8))")
-    assert 0 < sum(file.stat().st_size for file in folder.glob("*.db")) < 4 << 20

@@ -9,16 +9,18 @@ import logging
 import math
 import operator
 import os
+import re
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from prometheus_client import values
 from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
@@ -26,15 +28,15 @@ from hisparse.telemetry.declarations import Catalogue
 from hisparse.telemetry.deprecated import help_text
 from hisparse.telemetry.exposition import COMMON_LABELS, Common, bucket_texts
 from hisparse.telemetry.histogram import Histogram, Value
+from hisparse.telemetry.levels import SharedLevel
 from hisparse.telemetry.metadata import GaugeMetadata, MetricMetadata
 from hisparse.telemetry.naming import family_name
-from hisparse.telemetry.values import LabelValues
+from hisparse.telemetry.values import MAX_SERIES, LabelValues
 
 logger = logging.getLogger("hisparse")
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-# Older than any reading of a process, and not 0, which a reader of the most recent value leaves out.
-_BEFORE_ALL = 1e-9
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _UNREADABLE = "hisparse_telemetry_unreadable_files"
 SERVER = Catalogue(
     {_UNREADABLE: GaugeMetadata("Files of other processes that a scrape had to leave out.", unit="files")}
@@ -50,8 +52,8 @@ class _Written:
     """A series in the files of this process: what was written of it, and where."""
 
     value: Value
-    handles: Sequence[Any]
-    is_gauge: bool = False
+    handles: Sequence[Any] = ()
+    level: SharedLevel | None = None
 
 
 class _Name(NamedTuple):
@@ -73,7 +75,7 @@ class ProcessValues:
     """Writes the totals of one collector into the files of this process.
 
     What has been written cannot be removed: when an engine ends, its counters and histograms stay, as they do
-    when a process ends, and its gauges fall to 0.
+    when a process ends, and its gauges fall to what others say of it, or to 0.
     """
 
     def __init__(self) -> None:
@@ -125,25 +127,24 @@ class ProcessValues:
                         written = known[prefix + labels] = _begin(
                             (engine, name), metadata, labels=prefix + labels, value=value
                         )
-                    if metadata.kind != "gauge":
+                    if written.level is None:
                         _grow(written, value)
                     elif recorded in touched:
-                        written.handles[0].set(value, now)
+                        written.level.set(self, value, now)
                 if metadata.unit == "info" and recorded in touched:
-                    _drop(known, [labels for labels in known if labels not in series])
+                    self._drop(known, [labels for labels in known if labels not in series])
 
     def end(self, engine: Common) -> None:
-        """Set the gauges of an engine to 0 and forget what was written for it."""
+        """Take back the gauges of an engine and forget what was written for it."""
         for metric in [metric for metric in self._written if metric[0] == engine]:
             known = self._written.pop(metric)
-            _drop(known, list(known))
+            self._drop(known, list(known))
 
-
-def _drop(known: dict[LabelValues, _Written], gone: list[LabelValues]) -> None:
-    for labels in gone:
-        written = known.pop(labels)
-        if written.is_gauge:
-            written.handles[0].set(0, time.time())
+    def _drop(self, known: dict[LabelValues, _Written], gone: list[LabelValues]) -> None:
+        for labels in gone:
+            written = known.pop(labels)
+            if written.level is not None:
+                written.level.drop(self)
 
 
 def _begin(metric: _Metric, metadata: MetricMetadata, *, labels: LabelValues, value: Value) -> _Written:
@@ -162,10 +163,7 @@ def _begin(metric: _Metric, metadata: MetricMetadata, *, labels: LabelValues, va
         return _Written(Histogram.empty(value.bounds), [handle("_sum"), *buckets])
     if not mode:
         return _Written(0, [handle("_total")])
-    level = handle("")
-    if not level.get():
-        level.set(0, _BEFORE_ALL)
-    return _Written(0, [level], is_gauge=True)
+    return _Written(0, level=SharedLevel.of(handle("")))
 
 
 def _grow(written: _Written, value: Value) -> None:
@@ -197,31 +195,61 @@ class ProcessesCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield what the processes wrote, summed or combined, and how many files could not be read."""
         files = sorted(map(str, self._folder.glob("*.db")))
-        try:
-            merged = _merged(files)
-        except Exception:  # noqa: BLE001  a file may hold anything; each is tried alone below
-            readable = [file for file in files if self._is_readable(file)]
-            merged, unreadable = _merged(readable), len(files) - len(readable)
-        else:
-            unreadable = 0
-        yield from merged
+        merged = self._read(files)
+        readable = files
+        if merged is None:
+            readable = [file for file in files if self._read([file]) is not None]
+            merged = self._read(readable)
+        if merged is None:  # each is good alone, and some contradict each other
+            readable, files_in_turn = [], readable
+            for file in files_in_turn:
+                more = self._read([*readable, file])
+                readable, merged = (readable, merged) if more is None else ([*readable, file], more)
+        yield from merged or ()
         family = Metric(_UNREADABLE, SERVER[_UNREADABLE].documentation, "gauge")
-        family.add_sample(_UNREADABLE, {}, unreadable)
+        family.add_sample(_UNREADABLE, {}, len(files) - len(readable))
         yield family
 
-    def _is_readable(self, file: str) -> bool:
+    def _read(self, files: list[str]) -> list[Metric] | None:
+        """Return the families of `files` together, or None, with a warning for the last of them."""
         try:
-            _merged([file])
+            return _merged(files)
         except Exception as error:  # noqa: BLE001  a file may hold anything, and the others are good
-            if file not in self._reported:
-                self._reported.add(file)
-                logger.warning("metrics of a process are left out, %s: %s: %s", file, type(error).__name__, error)
-            return False
-        return True
+            if len(files) == 1 and files[0] not in self._reported:
+                self._reported.add(files[0])
+                logger.warning("metrics of a process are left out, %s: %s: %s", files[0], type(error).__name__, error)
+            return None
 
 
 def _merged(files: list[str]) -> list[Metric]:
-    return list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]  # the client leaves it untyped
+    """Return the families of all files.
+
+    Raises:
+        Exception: A file cannot be read, or holds what no endpoint could write or no Prometheus read.
+    """
+    families = list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]  # the client leaves it untyped
+    for family in families:
+        for sample in family.samples:
+            for name in (sample.name, *sample.labels):
+                if not _is_name(name):
+                    raise ValueError(f"{name!r} is no name of a series or label")
+    generate_latest(_Families(families))
+    return families
+
+
+@lru_cache(maxsize=MAX_SERIES)
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+class _Families:
+    """Families as something that the client can write."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
 def shared_registry() -> CollectorRegistry | None:
