@@ -26,8 +26,9 @@ class Fetching(KVConnector):
         self.flushed = 0
 
     def get_kv_connector_stats(self) -> OffloadingConnectorStats | None:
-        drained, self.stats = self.stats, OffloadingConnectorStats(catalogue=self.catalogue)
-        return None if drained.is_empty() else drained
+        if self.stats.is_empty():
+            return None
+        return OffloadingConnectorStats(self.stats.take(), catalogue=self.catalogue)
 
     def flush(self) -> None:
         self.flushed += 1

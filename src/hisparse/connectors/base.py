@@ -21,15 +21,19 @@ class KVConnector(ABC):
 
     An engine makes one object for the scheduler and one for each worker, asks each once a step for
     `get_kv_connector_stats`, merges the answers, sends them as plain data to its front end, and there calls
-    the two class methods. A subclass names its metrics in `catalogue` and records; nothing else is needed.
+    the two class methods. A subclass names its metrics in `catalogue` and records them in an
+    `OffloadingConnectorStats`; nothing else is needed. One with statistics of its own names their class too.
 
     Attributes:
         name: The child's name in a pipeline; two children of one class may have the same.
         catalogue: The metrics that statistics of this class may carry.
+        stats_class: The class of what `get_kv_connector_stats` returns, where it is one of the connector's own: a
+            class that is made of a plain form alone. None for the classes of this package.
     """
 
     name: str
     catalogue: ClassVar[Catalogue] = Catalogue({})
+    stats_class: ClassVar[type[KVConnectorStats] | None] = None
 
     @abstractmethod
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
@@ -37,7 +41,12 @@ class KVConnector(ABC):
 
     @classmethod
     def build_kv_connector_stats(cls, data: Any = None) -> KVConnectorStats | None:
-        """Return statistics with the plain form `data`; empty ones for None, None for another connector's."""
+        """Return statistics with the plain form `data`; empty ones for None, None for another connector's.
+
+        Those of `stats_class` where there is one: what it does not know is skipped and counted in them.
+        """
+        if cls.stats_class is not None:
+            return cls.stats_class(data)
         if data is None:
             return OffloadingConnectorStats(catalogue=cls.catalogue)
         return build_kv_connector_stats(data, cls.catalogue)

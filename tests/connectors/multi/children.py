@@ -27,8 +27,7 @@ class Recording(KVConnector):
 
     def get_kv_connector_stats(self) -> OffloadingConnectorStats | None:
         """Return what the test recorded."""
-        drained, self.stats = self.stats, OffloadingConnectorStats()
-        return None if drained.is_empty() else drained
+        return None if self.stats.is_empty() else OffloadingConnectorStats(self.stats.take())
 
     def flush(self) -> None:
         """Note the call."""
@@ -111,8 +110,7 @@ class NixlConnector(KVConnector):
 
     def get_kv_connector_stats(self) -> NixlStats | None:
         """Return what happened since the last call."""
-        drained, self.stats = self.stats, NixlStats()
-        return None if drained.is_empty() else drained
+        return None if self.stats.is_empty() else NixlStats(self.stats.take())
 
     @classmethod
     def build_kv_connector_stats(cls, data: Any = None) -> NixlStats | None:

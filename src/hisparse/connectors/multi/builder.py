@@ -1,10 +1,12 @@
 """Plain statistics of any connector back into the container its class made."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from hisparse.connectors.base import KVConnector
 from hisparse.connectors.hisparse import HiSparseConnector
+from hisparse.connectors.multi.hearing import heard
 from hisparse.connectors.multi.stats import CHILDREN_KEY, MultiKVConnectorStats, unwrapped
 from hisparse.connectors.offloading import OffloadingConnectorScheduler
 from hisparse.telemetry import CATALOGUE, Catalogue, KVConnectorStats, build_kv_connector_stats
@@ -20,13 +22,15 @@ class StatsBuilder:
 
     def __init__(self, connectors: Iterable[type[KVConnector] | KVConnector] = ()) -> None:
         """Know the classes of `connectors`, and the names of those that are objects."""
-        self._given: list[KVConnector | type[KVConnector]] = list(connectors)
-        self._classes: dict[str, KVConnector | type[KVConnector]] = {}
-        for connector in self._given:
+        # Classes alone: statistics carry this with them, and no connector, into copies and other processes.
+        self._given: list[type[KVConnector]] = []
+        self._classes: dict[str, type[KVConnector]] = {}
+        for connector in connectors:
             cls = connector if isinstance(connector, type) else type(connector)
+            self._given += [] if cls in self._given else [cls]
             for name in (cls.__name__, getattr(connector, "name", None)):
                 if isinstance(name, str):
-                    self._classes.setdefault(name, connector)
+                    self._classes.setdefault(name, cls)
         # Known without being given, under the names by which engines know them too.
         for name, own in (("HiSparse", HiSparseConnector), ("Offloading", OffloadingConnectorScheduler)):
             self._classes.setdefault(name, own)
@@ -34,7 +38,10 @@ class StatsBuilder:
 
     def __call__(self, data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
         """Return the container with the plain form `data`, None for none that is known."""
-        return self._built("", unwrapped(data), catalogue)
+        inner = unwrapped(data)
+        if inner is not data and (claimed := self._claimed(data)) is not None:
+            return self._alone(claimed, catalogue)
+        return self._built("", inner, catalogue)
 
     def child(self, name: str, data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
         """Return the container of the child `name` with the plain form `data`, None for an unknown child."""
@@ -48,17 +55,20 @@ class StatsBuilder:
             return built
         is_multiple = CHILDREN_KEY in data or (not name and any(key in self._classes for key in data))
         if not is_multiple and (built := self._claimed(data)) is not None:
-            # Alone it would reach the sinks as it is; as a child it is held to what they can take.
-            alone = {CHILDREN_KEY: {type(built).__name__: built}}
-            return built if name else MultiKVConnectorStats(alone, build=_Children(self, catalogue))
+            return built if name else self._alone(built, catalogue)
         # Children of classes unknown here; a child that has children of its own says so.
         if is_multiple or (not name and all(map(_is_payload, data.values()))):
             return MultiKVConnectorStats(data, build=_Children(self, catalogue), catalogue=catalogue)
         return None
 
+    def _alone(self, built: KVConnectorStats, catalogue: Catalogue) -> KVConnectorStats:
+        # By itself it would reach the sinks as it is; as a child it is held to what they can take.
+        alone = {CHILDREN_KEY: {type(built).__name__: built}}
+        return MultiKVConnectorStats(alone, build=_Children(self, catalogue), catalogue=catalogue)
+
     def _claimed(self, data: Mapping[str, Any]) -> KVConnectorStats | None:
         for connector in self._given:
-            built = connector.build_kv_connector_stats(data)
+            built = heard(partial(connector.build_kv_connector_stats, data), other=None)
             # A class that takes anything skips what is not its own.
             if built is not None and not built.errors:
                 return built

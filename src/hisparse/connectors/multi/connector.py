@@ -10,6 +10,7 @@ from hisparse.connectors.multi.builder import StatsBuilder
 from hisparse.connectors.multi.levels import ChildLevels
 from hisparse.connectors.multi.stats import MultiKVConnectorStats
 from hisparse.connectors.prometheus import OffloadPromMetrics
+from hisparse.connectors.reading import explained
 from hisparse.telemetry import CATALOGUE, Catalogue, KVConnectorStats, SkipReason
 
 logger = logging.getLogger("hisparse")
@@ -123,7 +124,7 @@ class MultiConnector(KVConnector):
                 self._faults[detail] += 1
             if detail not in self._warned:
                 self._warned.add(detail)
-                logger.warning("%s: %s; later ones are only counted", detail, error)
+                logger.warning("child %r raised %s; later ones are only counted", name, explained(error))
             return None
 
 

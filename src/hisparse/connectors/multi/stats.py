@@ -1,19 +1,22 @@
 """Statistics of several connectors, kept apart by child."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
-from hisparse.connectors.multi.foreign import error_sample, usable
+from hisparse.connectors.multi.hearing import heard, info_of, samples_of
+from hisparse.connectors.reading import explained
 from hisparse.telemetry import (
     CATALOGUE,
     Catalogue,
+    HiSparseKVConnectorStats,
     KVConnectorStats,
     OffloadingConnectorStats,
     Sample,
     SkipReason,
 )
-from hisparse.telemetry.stats import RANK_KEY, RankedSample
+from hisparse.telemetry.stats import ERRORS_KEY, RANK_KEY, RankedSample
 from hisparse.telemetry.values import ItemError, LabelValues, read_text, show
 from hisparse.telemetry.wire import decode_stats
 
@@ -21,8 +24,6 @@ CHILDREN_KEY = "children"
 SHARED_KEY = "shared"
 MAX_CHILDREN = 64
 _BYTES = (bytes, bytearray, memoryview)
-
-T = TypeVar("T")
 
 BuildChild = Callable[[str, Any], KVConnectorStats | None]
 
@@ -85,15 +86,15 @@ class MultiKVConnectorStats(KVConnectorStats):
             value: A container, its plain form, or what `encode_stats` made of it; None for nothing.
             rank: The worker that recorded it, where it does not say so itself.
         """
-        value = unwrapped(value)
-        if value is None or (isinstance(value, Mapping) and not value):
+        inner = unwrapped(value)
+        if inner is None or (isinstance(inner, Mapping) and not inner):
             return
         try:
             self._add(read_text(name, "a child's name"), value, rank)
         except ItemError as error:
             self.skip(error.reason, str(error))
         except Exception as error:  # noqa: BLE001  a child's fault must not take the other children's statistics
-            self.skip(SkipReason.INTERNAL, f"{show(name)}: {type(error).__name__}: {error}")
+            self.skip(SkipReason.INTERNAL, f"{show(name)}: {explained(error)}")
 
     def share(self, shared: Any, *, rank: int | None = None) -> None:
         """Add levels and info that hold for several children together; the latest stand."""
@@ -102,32 +103,43 @@ class MultiKVConnectorStats(KVConnectorStats):
 
     def _add(self, name: str, value: Any, rank: int | None) -> None:
         known = self.children.get(name)
-        stats = self._read(name, value, rank) if known is None or isinstance(value, _BYTES) else value
+        # The base class does not read all that its connector's later payloads say.
+        is_narrow = type(known) is HiSparseKVConnectorStats and isinstance(value, Mapping)
+        must_read = known is None or is_narrow or isinstance(value, _BYTES) or unwrapped(value) is not value
+        stats = self._read(name, value, rank) if must_read else value
         if known is None:
             if len(self.children) >= MAX_CHILDREN:
                 raise ItemError(SkipReason.TOO_MANY_SERIES, f"{name!r} is one child more than {MAX_CHILDREN}")
-            known = self.data[CHILDREN_KEY][name] = stats
-        elif isinstance(stats, KVConnectorStats) and type(stats) is not type(known):
-            raise ItemError(
-                SkipReason.TYPE_CONFLICT,
-                f"child {name!r} has {type(known).__name__} here and {type(stats).__name__} in the statistics merged",
-            )
+            self.data[CHILDREN_KEY][name] = stats
         else:
+            if isinstance(stats, KVConnectorStats):
+                self.data[CHILDREN_KEY][name] = known = _holding_both(name, known, stats)
             known.aggregate_as(stats, rank)
-        self._take_errors(known)
+        self._take_errors(self.children[name])
 
     def _read(self, name: str, value: Any, rank: int | None) -> KVConnectorStats:
+        stats: KVConnectorStats | None
         if isinstance(value, _BYTES):
-            stats = decode_stats(value, self._catalogue, lambda data, _: self._build(name, data))
+            stats = decode_stats(value, self._catalogue, lambda data, _: self._build_first(name, data, None))
         elif isinstance(value, KVConnectorStats):
             # One of a child without a rank is kept as it is, for nobody may know how to build it again.
             stats = value if rank is None or value.rank is not None else value.fresh().aggregate_as(value, rank)
         else:
-            is_unranked = rank is not None and isinstance(value, Mapping) and RANK_KEY not in value
-            stats = self._build(name, {**value, RANK_KEY: rank} if is_unranked else value)
+            stats = self._build_first(name, value, rank)
         if stats is None:
             raise ItemError(SkipReason.UNKNOWN_CONNECTOR, f"child {name!r} sent {show(value)}")
         return stats
+
+    def _build_first(self, name: str, value: Any, rank: int | None) -> KVConnectorStats | None:
+        """Build a child's container; where its class cannot read `value` whole, from what an engine wrapped in it."""
+        inner = unwrapped(value)
+        if inner is value:
+            return self._build(name, _ranked(value, rank))
+        whole = heard(lambda: self._build(name, _ranked(value, rank)), other=None)
+        if whole is not None and not whole.errors:
+            return whole
+        built = self._build(name, _ranked(inner, rank))
+        return whole if built is None else built
 
     def _take_errors(self, child: KVConnectorStats) -> None:
         # One container reports once: the sinks ask this one.
@@ -170,24 +182,34 @@ class MultiKVConnectorStats(KVConnectorStats):
             self.add(name, value, rank=rank)
 
     def _plain(self) -> dict[str, Any]:
+        return self._plain_and_faults()[0]
+
+    def _plain_and_faults(self) -> tuple[dict[str, Any], int]:
         children: dict[str, Any] = {}
         for name, child in self.children.items():
-            try:
-                children[name] = child.to_dict()
-            except Exception as error:  # noqa: BLE001  a child's fault must not take the other children's statistics
-                self.skip(SkipReason.INTERNAL, f"{name}: {type(error).__name__}: {error}")
+            if (plain := heard(child.to_dict, other=None)) is not None:
+                children[name] = plain
         shared = self.data[SHARED_KEY]
-        return {CHILDREN_KEY: children} | ({} if shared.is_empty() else {SHARED_KEY: shared.to_dict()})
+        plain = {CHILDREN_KEY: children} | ({} if shared.is_empty() else {SHARED_KEY: shared.to_dict()})
+        return plain, len(self.children) - len(children)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form; a child that has none is left out, and counted in it. Reads only."""
+        plain, faults = self._plain_and_faults()
+        errors = Counter(self.errors)
+        if faults:
+            errors[str(SkipReason.INTERNAL)] += faults
+        return {**plain, ERRORS_KEY: dict(errors)} if errors else plain
 
     def is_empty(self) -> bool:
         """Tell whether no child recorded anything, skipped items included. Reads only."""
-        return not self.errors and all(_or(child.is_empty, other=False) for child in self.children.values())
+        return not self.errors and all(heard(child.is_empty, other=False) for child in self.children.values())
 
     def samples(self) -> Iterator[Sample]:
         """Yield every child's series, and levels that several children know once. Reads only."""
         levels: dict[LevelKey, list[Any]] = {}
         for child in self.children.values():
-            for sample in _samples_of(child):
+            for sample in (*samples_of(child), *info_of(child)[1]):
                 if sample.kind == "gauge":
                     levels.setdefault(level_key(sample), []).append(sample.value)
                 else:
@@ -200,7 +222,7 @@ class MultiKVConnectorStats(KVConnectorStats):
 
     def info(self) -> Mapping[str, list[dict[str, str]]]:
         """Return the labels of the info gauges of all children."""
-        found = combined_info(_or(child.info, other={}) for child in self.children.values())
+        found = combined_info(info_of(child)[0] for child in self.children.values())
         return {**found, **self.data[SHARED_KEY].info()}
 
     def reduce(self) -> dict[str, int | float]:
@@ -208,7 +230,7 @@ class MultiKVConnectorStats(KVConnectorStats):
         reduced: dict[str, int | float] = {}
         for name, child in self.children.items():
             empty: dict[str, int | float] = {}
-            reduced |= {f"{name}: {key}": value for key, value in _or(child.reduce, other=empty).items()}
+            reduced |= {f"{name}: {key}": value for key, value in heard(child.reduce, other=empty).items()}
         return reduced
 
 
@@ -230,22 +252,31 @@ def combined_info(infos: Iterable[Mapping[str, list[dict[str, str]]]]) -> dict[s
 
 def _copied(child: KVConnectorStats) -> KVConnectorStats:
     # By its own means, which share what never changes; a class that has none is copied as a whole.
-    copied = _or(lambda: child.fresh().aggregate(child), other=None)
+    copied = heard(lambda: child.fresh().aggregate(child), other=None)
     return deepcopy(child) if copied is None or len(copied.errors) > len(child.errors) else copied
-
-
-def _samples_of(child: KVConnectorStats) -> list[Sample]:
-    return _or(lambda: list(usable(child.samples())), other=[error_sample(SkipReason.INTERNAL)])
-
-
-def _or(call: Callable[[], T], *, other: T) -> T:
-    """Return what a child says, or `other` where it raises: its fault must not take the other children's part."""
-    try:
-        return call()
-    except Exception:  # noqa: BLE001  it is somebody else's class
-        return other
 
 
 def unwrapped(value: Any) -> Any:
     """Return what a dataclass of an engine wraps: some send ``{"data": payload}``."""
     return value["data"] if isinstance(value, Mapping) and set(value) == {"data"} else value
+
+
+def _ranked(value: Any, rank: int | None) -> Any:
+    is_unranked = rank is not None and isinstance(value, Mapping) and RANK_KEY not in value
+    return {**value, RANK_KEY: rank} if is_unranked else value
+
+
+def _holding_both(name: str, known: KVConnectorStats, other: KVConnectorStats) -> KVConnectorStats:
+    """Return `known`, or what it says in a container of the class of `other`, which also holds what that says.
+
+    Raises:
+        ItemError: Neither class is a kind of the other.
+    """
+    if isinstance(known, type(other)):
+        return known
+    if not isinstance(other, type(known)):
+        raise ItemError(
+            SkipReason.TYPE_CONFLICT,
+            f"child {name!r} has {type(known).__name__} here and {type(other).__name__} in the statistics merged",
+        )
+    return other.fresh().aggregate(known)
