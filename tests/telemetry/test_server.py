@@ -175,3 +175,23 @@ def test_closing_frees_the_port(registry: CollectorRegistry) -> None:
     server.close()
     with start_metrics_server(registry, port=server.port) as again:
         assert again.port == server.port
+
+
+def test_a_server_shows_its_address(registry: CollectorRegistry) -> None:
+    """The text of an object is its address, and whether it still serves."""
+    with start_metrics_server(registry) as server:
+        assert repr(server) == f"MetricsServer('http://127.0.0.1:{server.port}/metrics', open)"
+    assert repr(server) == f"MetricsServer('http://127.0.0.1:{server.port}/metrics', closed)"
+
+
+def test_a_refused_setting_is_named_for_python_and_for_the_command_line(registry: CollectorRegistry) -> None:
+    """Whoever started the endpoint, the message has the name that they know."""
+    with pytest.raises(SettingError, match=r"change port= \(--metrics-port\)"):
+        start_metrics_server(registry, port=-1)
+    with pytest.raises(SettingError, match=r"change host= \(--metrics-host\)"):
+        start_metrics_server(registry, host="")
+    with (
+        start_metrics_server(registry) as server,
+        pytest.raises(SettingError, match=r"choose another port= \(--metrics-port\) \(0 takes a free one\) or host="),
+    ):
+        start_metrics_server(registry, port=server.port)

@@ -152,6 +152,10 @@ class _Server(ThreadingHTTPServer):
         logger.debug("metrics request from %s ended early", client_address)
 
 
+# A setting by both of its names: in Python and on the command line.
+_PORT, _HOST = "port= (--metrics-port)", "host= (--metrics-host)"
+
+
 class MetricsServer:
     """A running endpoint; a context manager that closes it.
 
@@ -178,6 +182,10 @@ class MetricsServer:
     def clients(self) -> int:
         """Connections that are open, at most `MAX_CONNECTIONS`."""
         return self._server.clients
+
+    def __repr__(self) -> str:
+        """Return the address, and whether it is still served."""
+        return f"{type(self).__name__}({self.url!r}, {'open' if self._thread.is_alive() else 'closed'})"
 
     def close(self) -> None:
         """Stop listening and wait for the thread. Harmless twice."""
@@ -211,12 +219,10 @@ def start_metrics_server(
         SettingError: The port is no number, out of range or taken, or the address is not this machine's.
     """
     if type(port) is not int or not 0 <= port <= MAX_PORT:
-        raise SettingError(f"metrics port must be a number 0 to {MAX_PORT}, got {show(port)}: change --metrics-port")
+        raise SettingError(f"metrics port must be a number 0 to {MAX_PORT}, got {show(port)}: change {_PORT}")
     if not isinstance(host, str) or not host.strip() or "\0" in host:
         # The empty address would be every one of this machine's, and no URL.
-        raise SettingError(
-            f"metrics host must be an address, got {show(host)}: change --metrics-host (0.0.0.0 for all)"
-        )
+        raise SettingError(f"metrics host must be an address, got {show(host)}: change {_HOST} (0.0.0.0 for all)")
     own = REGISTRY if registry is None else registry
     try:
         return MetricsServer(shared_registry() or own, host, port)
@@ -224,5 +230,5 @@ def start_metrics_server(
         reason = getattr(error, "strerror", None) or error
         raise SettingError(
             f"cannot serve metrics on {host if host.isprintable() else show(host)}:{port} ({reason}): "
-            "choose another --metrics-port (0 takes a free one) or --metrics-host"
+            f"choose another {_PORT} (0 takes a free one) or {_HOST}"
         ) from error
