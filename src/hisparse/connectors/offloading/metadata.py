@@ -80,10 +80,15 @@ class OffloadingWorkerMetadata:
 
     def take(self) -> dict[str, Any]:
         """Return the plain form and forget it: the hand-over that neither loses nor repeats anything."""
-        plain = {**self.to_dict(), "transfers": self.transfers.take()}
+        plain = self.to_dict()
+        self.reset()
+        return plain
+
+    def reset(self) -> None:
+        """Forget what ended; time that was busy and reasons that are told apart stay known."""
+        self.transfers.reset()
         self.completed_jobs = {}
         self.failed_jobs = {}
-        return plain
 
     def _entries(self, key: str, entries: Any, length: int) -> Iterator[list[Any]]:
         for entry in entries if isinstance(entries, list | tuple) else [entries]:

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from hisparse.connectors.base import KVConnector
 from hisparse.connectors.draining import drained
 from hisparse.connectors.offloading.metadata import OffloadingWorkerMetadata
-from hisparse.connectors.offloading.transfers import TransferStats
 from hisparse.connectors.prometheus import OffloadPromMetrics
 from hisparse.connectors.reading import explained
 from hisparse.telemetry import CATALOGUE, Catalogue, Histogram, KVConnectorStats, OffloadingConnectorStats, SkipReason
@@ -53,7 +52,7 @@ class OffloadingConnectorScheduler(KVConnector):
         self.name = name
         self.stats = OffloadingConnectorStats(catalogue=self.catalogue)
         # Empty between updates; it knows which reasons of failures are told apart, whichever worker gives them.
-        self._transfers = TransferStats()
+        self._arrived = OffloadingWorkerMetadata()
         self._manager = manager
         self._announced = manager is None
         self._warned: set[str] = set()
@@ -83,15 +82,13 @@ class OffloadingConnectorScheduler(KVConnector):
     def update(self, metadata: OffloadingWorkerMetadata | Mapping[str, Any] | None) -> None:
         """Add what workers measured, before the statistics of the step are drained. Never raises on data."""
         try:
-            collected = metadata if isinstance(metadata, OffloadingWorkerMetadata) else None
-            if collected is None:
-                collected = OffloadingWorkerMetadata().aggregate(metadata)
-            self._transfers.examples.update(collected.transfers.examples)
-            _add_samples(self.stats, self._transfers.aggregate(collected.transfers))
+            if isinstance(metadata, OffloadingWorkerMetadata):
+                self._arrived.transfers.examples.update(metadata.transfers.examples)
+            _add_samples(self.stats, self._arrived.aggregate(metadata).transfers)
             self._name_failures()
         except Exception as error:  # noqa: BLE001  what workers measured must not end a scheduling step
             self.stats.skip(SkipReason.INTERNAL, explained(error))
-        self._transfers.reset()
+        self._arrived.reset()
 
     def get_kv_connector_stats(self) -> OffloadingConnectorStats | None:
         """Return everything since the last call, None where nothing happened.
@@ -116,7 +113,7 @@ class OffloadingConnectorScheduler(KVConnector):
 
     def _name_failures(self) -> None:
         """Write the first failure of each reason to the log; reasons are bounded, so the log is."""
-        for direction, one in self._transfers.data.items():
+        for direction, one in self._arrived.transfers.data.items():
             for reason, count in one.failures.items():
                 if (known := f"{direction}: {reason}") not in self._warned:
                     self._warned.add(known)
