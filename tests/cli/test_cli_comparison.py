@@ -12,6 +12,7 @@ from hisparse.cli.feed import MetricsFeed
 from hisparse.cli.models import LoadedModel, load_model
 from hisparse.cli.prompts import Prompt, cut_prompts
 from hisparse.cli.report import to_json
+from hisparse.cli.second_question import QUESTION, second_prompt
 from hisparse.data import long_documents, tiny_dsa_path
 from hisparse.errors import AccountingError
 from hisparse.integrations.transformers import HiSparseCache
@@ -34,10 +35,10 @@ def prompts(loaded: LoadedModel) -> tuple[Prompt, ...]:
 
 
 @pytest.fixture
-def run() -> Iterator[Run]:
+def run(loaded: LoadedModel) -> Iterator[Run]:
     """Six tokens a request, nothing shown."""
     with MetricsFeed("tiny", None) as feed:
-        yield Run(NEW_TOKENS, 107, feed.pipeline, lambda _stage: None)
+        yield Run(NEW_TOKENS, 107, feed.pipeline, lambda _stage: None, tuple(loaded.tokenize(QUESTION)))
 
 
 def test_three_ways_agree_and_everything_is_counted(loaded: LoadedModel, prompts: tuple[Prompt, ...], run: Run) -> None:
@@ -53,6 +54,12 @@ def test_three_ways_agree_and_everything_is_counted(loaded: LoadedModel, prompts
     assert 0 < result.device_kv_bytes("hisparse") < result.device_kv_bytes("resident_absorbed")
     assert all(result.step_seconds(variant) > 0.0 for variant in VARIANTS)
     assert to_json(loaded, result)["new_tokens"] == 2 * NEW_TOKENS
+    assert result.second is not None
+    # One whole chunk of the last document, and the page of 64 that lies in it.
+    question = result.second.context_tokens - 107
+    assert (result.second.restored_tokens, question) == (64, len(loaded.tokenize(QUESTION)))
+    assert result.second.recomputed.tokens == result.second.restored.tokens
+    assert len(result.second.restored.tokens) == NEW_TOKENS
 
 
 def test_stock_bytes_are_the_rows_and_keys_held(loaded: LoadedModel, prompts: tuple[Prompt, ...], run: Run) -> None:
@@ -113,3 +120,28 @@ def test_failed_recount_is_a_failure(
 
     monkeypatch.setattr(HiSparseCache, "check", wrong)
     assert compare(loaded, prompts[1:], run).failures == ("typing: recount failed: free 3 + used 9 != 17 pages",)
+
+
+def test_a_second_question_that_goes_wrong_fails_the_run(
+    loaded: LoadedModel, prompts: tuple[Prompt, ...], run: Run
+) -> None:
+    """Other tokens, or other numbers of them than both prompts begin with, are named, and make the verdict a no."""
+    result = compare(loaded, prompts[1:], run)
+    second = result.second
+    assert second is not None
+    other = replace(second.recomputed, tokens=(0,) * NEW_TOKENS)
+    broken = Comparison(result.requests, replace(second, recomputed=other, restored_tokens=0))
+    assert not broken.is_identical
+    assert broken.failures == (
+        "tokens of the second question about typing differ",
+        "0 tokens were restored, expected 64",
+    )
+    assert to_json(loaded, broken)["second_question"]["tokens_identical"] is False
+
+
+def test_a_second_prompt_ends_its_document_at_a_chunk() -> None:
+    """The document is cut to whole chunks, where it has one, and to the room there is; the question follows."""
+    document = Prompt("name", tuple(range(100)))
+    for chunk, room, length in ((30, 200, 90), (30, 80, 60), (128, 200, 100), (128, 40, 40), (30, -5, 1)):
+        tokens = second_prompt(document, [7, 8], prefill_chunk=chunk, room=room)
+        assert tokens == (*range(length), 7, 8)

@@ -23,6 +23,7 @@ SMALL = ("--requests", "2", "--context-tokens", "480", "--new-tokens", "6", "--p
 KEYS = [
     "tokens_identical", "model", "requests", "context_tokens", "new_tokens", "hot_slots", "top_k", "hit_ratio",
     "selections", "host_to_device_bytes", "device_kv_bytes", "stock_kv_bytes", "step_seconds", "layers",
+    "second_question",
 ]  # fmt: skip
 
 
@@ -77,6 +78,13 @@ def test_json_is_one_object_with_the_promised_keys(finished: FinishedDemo) -> No
     assert sum(layer["bytes"] for layer in report["layers"]) == report["host_to_device_bytes"] > 0
     assert report["stock_kv_bytes"] == (480 + 4 * 5) * 6 * (576 + 128) * 4
     assert report["device_kv_bytes"] > 4 * 256 * 6 * 576 * 4
+    second = report["second_question"]
+    assert list(second) == [
+        "document", "context_tokens", "restored_tokens", "tokens_identical", "first_token_seconds"
+    ]  # fmt: skip
+    assert (second["restored_tokens"], second["tokens_identical"]) == (64, True)
+    assert 96 < second["context_tokens"] < 120
+    assert set(second["first_token_seconds"]) == {"recomputed", "restored"}
     assert [name for name in finished.left if name.startswith("hisparse")] == []
 
 
@@ -85,7 +93,14 @@ def test_tables_show_texts_layers_and_verdict(run_cli: Callable[..., Result], tm
     result = run_cli("demo", *SMALL, "--host-pool", f"disk:{tmp_path}", "--hot-slots", "128")
     assert result.exit_code == 0, result.stderr
     assert "argparse after 320 tokens:" in result.stdout
-    for text in ("stock cache", "resident, absorbed", "HiSparse", "128 hot slots for top-128", "tokens identical: yes"):
+    for text in (
+        "stock cache",
+        "resident, absorbed",
+        "HiSparse",
+        "128 hot slots for top-128",
+        "tokens identical: yes",
+        "second question",
+    ):
         assert text in result.stdout
     assert re.search(r"selections: hit [\d,]+, miss [\d,]+, resident 0, padding 0; total 7,680", result.stdout)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The same prompts decoded with three caches: stock, rows resident on the device, rows on the host."""
+"""The same prompts decoded with three caches, and a second question about the last one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from hisparse.cli.counts import CacheCounts
 from hisparse.cli.decoding import Decoded, decode_greedily, median, selecting_queries, tensor_bytes
 from hisparse.cli.models import LoadedModel
 from hisparse.cli.prompts import Prompt
+from hisparse.cli.second_question import SecondQuestion, ask_again, second_prompt
 from hisparse.errors import AccountingError, InputError
 from hisparse.integrations.transformers import ResidentCache, enable
 from hisparse.telemetry import TelemetryPipeline
@@ -55,14 +56,22 @@ class RequestComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All requests of one run; sums are over requests, as if their caches were held at once."""
+    """All requests of one run; sums are over requests, as if their caches were held at once.
+
+    Attributes:
+        requests: The requests.
+        second: A second question about the document of the last one; None where none was asked, or the model can't
+            restore rows.
+    """
 
     requests: tuple[RequestComparison, ...]
+    second: SecondQuestion | None = None
 
     @property
     def is_identical(self) -> bool:
-        """Whether every request gave the same tokens three times."""
-        return all(request.is_identical for request in self.requests)
+        """Whether every request gave the same tokens three times, and the second question both times."""
+        is_second_identical = self.second is None or self.second.is_identical
+        return is_second_identical and all(request.is_identical for request in self.requests)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -70,7 +79,7 @@ class Comparison:
         differing = [request.prompt.name for request in self.requests if not request.is_identical]
         tokens = [f"tokens differ for {', '.join(differing)}"] if differing else []
         sums = [f"{request.prompt.name}: {failure}" for request in self.requests for failure in request.failures]
-        return (*tokens, *sums)
+        return (*tokens, *sums, *(() if self.second is None else self.second.failures))
 
     @property
     def counts(self) -> CacheCounts:
@@ -88,22 +97,35 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Run:
-    """How to decode, and where to say what happens meanwhile."""
+    """How to decode, and where to say what happens meanwhile.
+
+    Attributes:
+        new_tokens: Tokens to decode for each request.
+        prefill_chunk: Prompt tokens in one forward pass.
+        telemetry: Where counts go.
+        on_stage: Called with what is decoded next.
+        question: Tokens of the second question about the last document; empty where none is asked.
+    """
 
     new_tokens: int
     prefill_chunk: int
     telemetry: TelemetryPipeline
     on_stage: Callable[[str], None]
+    question: tuple[int, ...] = ()
 
 
 def compare(loaded: LoadedModel, prompts: Sequence[Prompt], run: Run) -> Comparison:
     """Decode every prompt three ways, request by request, so that the ways meet the same state of the machine."""
     handle = enable(loaded.model)  # probes the model once; the rounds below only switch
     handle.disable()
-    return Comparison(tuple(_compare_one(loaded, prompt, run) for prompt in prompts))
+    compared = [_compare_one(loaded, prompt, run, is_last=prompt is prompts[-1]) for prompt in prompts]
+    return Comparison(tuple(request for request, _ in compared), compared[-1][1])
 
 
-def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestComparison:
+def _compare_one(
+    loaded: LoadedModel, prompt: Prompt, run: Run, *, is_last: bool
+) -> tuple[RequestComparison, SecondQuestion | None]:
+    """Decode one prompt three ways; of the last one, ask a second question too."""
     model = loaded.model
     run.on_stage(f"{prompt.name}: stock cache")
     stock_cache = DynamicCache(config=model.config)
@@ -115,10 +137,11 @@ def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestCompar
         resident_cache = ResidentCache(model.config)
         resident = _decode_resident(model, resident_cache, prompt, run=run, stock=stock, stock_cache=stock_cache)
         run.on_stage(f"{prompt.name}: HiSparse")
-        hisparse, counts, failures = _decode_hisparse(loaded, prompt, run)
+        asked = _asked_about(loaded, prompt, run) if is_last and run.question else None
+        hisparse, counts, failures, second = _decode_hisparse(loaded, prompt, run, asked=asked)
     finally:
         handle.disable()
-    return RequestComparison(
+    request = RequestComparison(
         prompt,
         Variant(stock, stock_bytes),
         Variant(resident, resident_cache.device_kv_bytes),
@@ -126,16 +149,26 @@ def _compare_one(loaded: LoadedModel, prompt: Prompt, run: Run) -> RequestCompar
         counts,
         failures,
     )
+    return request, second
+
+
+def _asked_about(loaded: LoadedModel, prompt: Prompt, run: Run) -> Prompt:
+    """Return the second question about the document of `prompt`, as long as the model has positions for it."""
+    room = loaded.max_positions - len(run.question) - run.new_tokens
+    return Prompt(prompt.name, second_prompt(prompt, run.question, prefill_chunk=run.prefill_chunk, room=room))
 
 
 def _decode(model: Any, cache: Any, tokens: Sequence[int], *, run: Run) -> Decoded:
     return decode_greedily(model, cache, tokens, new_tokens=run.new_tokens, prefill_chunk=run.prefill_chunk)
 
 
-def _decode_hisparse(loaded: LoadedModel, prompt: Prompt, run: Run) -> tuple[Decoded, CacheCounts, tuple[str, ...]]:
-    """Decode from the host pool; counts are taken before the cache is closed, and recounted by it."""
+def _decode_hisparse(
+    loaded: LoadedModel, prompt: Prompt, run: Run, *, asked: Prompt | None
+) -> tuple[Decoded, CacheCounts, tuple[str, ...], SecondQuestion | None]:
+    """Decode from the host pool; counts are taken before the second question and the close, and recounted by it."""
     context = len(prompt.tokens)
-    cache = loaded.open_cache(context + run.new_tokens, run.telemetry)
+    longest = max(context, 0 if asked is None else len(asked.tokens))
+    cache = loaded.open_cache(longest + run.new_tokens, run.telemetry)
     try:
         decoded = _decode(loaded.model, cache, prompt.tokens, run=run)
         counts = CacheCounts.from_stats(cache.stats())
@@ -147,7 +180,13 @@ def _decode_hisparse(loaded: LoadedModel, prompt: Prompt, run: Run) -> tuple[Dec
             top_k=loaded.top_k,
         )
         failures = counts.violations(queries * len(counts.groups) * loaded.top_k)
-        return decoded, counts, (*failures, *_recount(cache))
+        second = None
+        if asked is not None:
+            run.on_stage(f"{asked.name}: second question")
+            held = (*prompt.tokens, *decoded.tokens)
+            chunk = run.prefill_chunk
+            second = ask_again(loaded.model, cache, asked, held=held, new_tokens=run.new_tokens, prefill_chunk=chunk)
+        return decoded, counts, (*failures, *_recount(cache)), second
     finally:
         cache.close()
 

@@ -1,4 +1,4 @@
-"""``hisparse demo``: long prompts decoded three ways, compared token by token and counted."""
+"""``hisparse demo``: long prompts decoded three ways, and a second question from stored rows, compared and counted."""
 
 import json
 import tempfile
@@ -54,6 +54,8 @@ def demo(  # noqa: PLR0913  (each argument is an option of the command)
 ) -> None:
     """Decode long prompts with the stock cache, a resident cache and HiSparse, and compare them.
 
+    Then ask about the last one again, from the rows that the host pool kept and recomputed.
+
     The host pool is on disk, in a fresh directory that is removed afterwards, unless --host-pool says otherwise.
     Exits with 1 if tokens differ, counts do not add up or a recount fails.
     """
@@ -97,6 +99,7 @@ def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str,
         from hisparse.cli.comparison import Run, compare  # noqa: PLC0415  (imports torch: --help must not wait)
         from hisparse.cli.models import load_model  # noqa: PLC0415  (imports torch: --help must not wait)
         from hisparse.cli.report import print_comparison, to_json  # noqa: PLC0415  (imports torch: --help must not wait)
+        from hisparse.cli.second_question import QUESTION  # noqa: PLC0415  (imports torch: --help must not wait)
 
         loaded = load_model(
             settings.folder, dtype="float32", device="cpu", hot_slots=settings.hot_slots, host_pool=host_pool
@@ -110,7 +113,8 @@ def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str,
         forward_bar(stderr, loaded.model, total) as bar,
     ):
         stderr.print(f"metrics while this runs: {feed.url}", highlight=False, soft_wrap=True)
-        run = Run(settings.new_tokens, settings.prefill_chunk, feed.pipeline, bar.show_stage)
+        question = tuple(loaded.tokenize(QUESTION))
+        run = Run(settings.new_tokens, settings.prefill_chunk, feed.pipeline, bar.show_stage, question)
         comparison = compare(loaded, prompts, run)
     if as_json:
         typer.echo(json.dumps(to_json(loaded, comparison)))

@@ -31,9 +31,13 @@ class ForwardBar:
 
 
 def count_forwards(prompts: Sequence[Prompt], *, prefill_chunk: int, new_tokens: int) -> int:
-    """Forward passes of the three ways: two prefills (the resident cache takes one over) and three times the steps."""
+    """Forward passes of the three ways: two prefills (the resident cache takes one over) and three times the steps.
+
+    The second question about the last prompt is one prefill more, a pass after the restored rows, and twice the steps.
+    """
     prefills = sum(2 * -(-len(prompt.tokens) // prefill_chunk) for prompt in prompts)
-    return prefills + 3 * (new_tokens - 1) * len(prompts)
+    second = len(prompts[-1].tokens) // prefill_chunk + 2 + 2 * (new_tokens - 1)
+    return prefills + 3 * (new_tokens - 1) * len(prompts) + second
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from rich.table import Table
 from hisparse.cli.comparison import VARIANTS, Comparison
 from hisparse.cli.counts import OUTCOMES
 from hisparse.cli.models import LoadedModel
+from hisparse.cli.second_question import SecondQuestion
 
 GIB = 1 << 30
 TITLES = {"stock": "stock cache", "resident_absorbed": "resident, absorbed", "hisparse": "HiSparse"}
@@ -31,6 +32,7 @@ def to_json(loaded: LoadedModel, comparison: Comparison) -> dict[str, Any]:
         "stock_kv_bytes": comparison.device_kv_bytes("stock"),
         "step_seconds": {variant: comparison.step_seconds(variant) for variant in VARIANTS},
         "layers": [layer.to_dict() for layer in counts.layers],
+        "second_question": None if comparison.second is None else comparison.second.to_dict(),
     }
 
 
@@ -54,7 +56,18 @@ def print_comparison(console: Console, loaded: LoadedModel, comparison: Comparis
     console.print(f"hit ratio {selections.hit_ratio:.3f} with {loaded.hot_slots} hot slots for top-{loaded.top_k}")
     copied = comparison.counts.host_to_device_bytes
     console.print(f"copied from the host: {copied:,} bytes ({copied / GIB:.3f} GiB)", highlight=False)
+    if comparison.second is not None:
+        console.print(_second_sentence(comparison.second), highlight=False)
     console.print(f"tokens identical: {'yes' if comparison.is_identical else 'NO'}", style="bold")
+
+
+def _second_sentence(second: SecondQuestion) -> str:
+    recomputed, restored = second.recomputed.prefill_seconds, second.restored.prefill_seconds
+    return (
+        f"second question about {second.name}: {second.restored_tokens:,} of {second.context_tokens:,} tokens came "
+        f"from the host pool; first token after {restored:.3f} s, recomputed {recomputed:.3f} s "
+        f"({recomputed / restored:.1f} x)"
+    )
 
 
 def _variants_table(comparison: Comparison) -> Table:

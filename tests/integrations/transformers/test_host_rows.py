@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisparse.errors import DiskFullError, HostPoolFullError, PositionError, StateError
+from hisparse.errors import DiskFullError, HostPoolFullError, PositionError
 from hisparse.host import HostPool, RequestPages
 from hisparse.integrations.transformers.host_rows import HostRows
 from hisparse.layout import RowFormat
@@ -16,12 +17,13 @@ from hisparse.layout import RowFormat
 LAYERS = (2, 5)
 WIDTHS = (8, 3)
 PAGE_ROWS = 4
+FORMATS = [RowFormat("bytes", 8, 8), RowFormat("bytes", 3, 3)]
 
 
 def open_rows(batch: int = 2, *, pages: int = 20, max_rows: int = 16) -> HostRows:
     """Open a pool of two layers, model layers 2 and 5, for a batch."""
     formats = [RowFormat("bytes", width, width) for width in WIDTHS]
-    return HostRows(lambda: HostPool(pages, PAGE_ROWS, formats), LAYERS, batch=batch, max_rows=max_rows)
+    return HostRows(HostPool(pages, PAGE_ROWS, formats), LAYERS, batch=batch, max_rows=max_rows)
 
 
 @pytest.fixture
@@ -108,40 +110,64 @@ def test_a_failure_in_one_request_undoes_the_others(rows: HostRows, monkeypatch:
 
 
 def test_admission_is_all_or_nothing() -> None:
-    """A batch the pool can't hold is refused, and the pool it would have had is closed."""
-    pools = []
-
-    def open_pool() -> HostPool:
-        pools.append(HostPool(7, PAGE_ROWS, [RowFormat("bytes", 8, 8)]))
-        return pools[-1]
-
+    """A batch the pool can't hold is refused, and the pool is as it was."""
+    pool = HostPool(7, PAGE_ROWS, [RowFormat("bytes", 8, 8)])
     with pytest.raises(HostPoolFullError):
-        HostRows(open_pool, [0], batch=2, max_rows=16)
-    with pytest.raises(StateError):
-        pools[0].admit(1)
-    assert pools[0].free_pages == 7
+        HostRows(pool, [0], batch=2, max_rows=16)
+    assert pool.free_pages == 7
+    pool.close()
 
 
-def test_a_pool_that_can_not_be_opened_is_passed_on() -> None:
-    """What opening says is what the caller hears."""
-
-    def fail() -> HostPool:
-        raise DiskFullError("the disk is full")
-
-    with pytest.raises(DiskFullError, match="the disk is full"):
-        HostRows(fail, [0], batch=1, max_rows=4)
-
-
-def test_closing_gives_every_page_back() -> None:
-    """After closing, twice is harmless, no request holds a page and the pool is closed."""
+def test_closing_ends_the_requests() -> None:
+    """After closing, twice is harmless, no request holds a page; the pool stays open for other batches."""
     rows = open_rows()
     step(rows, 5, 0)
     pool = rows.pool
     rows.close()
     rows.close()
     assert (pool.free_pages, rows.batch) == (20, 0)
-    with pytest.raises(StateError):
-        pool.admit(1)
+    pool.admit(1).close()
+    pool.close()
+
+
+def test_published_pages_begin_the_next_batch() -> None:
+    """Rows and index keys come back for every request, of a batch as many as the one that finds least."""
+    rows = HostRows(HostPool(20, PAGE_ROWS, FORMATS), (2,), (2,), batch=2, max_rows=16)
+    rows.extend(11)
+    data = np.arange(2 * 11 * 8, dtype=np.uint8).reshape(-1, 8)
+    rows.write(2, 0, data)
+    index_keys = {2: torch.arange(2 * 11 * 3, dtype=torch.uint8).reshape(2, 11, 3)}
+    keys = [[bytes([request, page]) * 16 for page in range(2)] for request in range(2)]
+    assert [rows.publish(request, keys[request], index_keys) for request in (0, 1)] == [2, 2]
+    assert rows.publish(1, keys[1], index_keys) == 0
+    rows.close()
+    found = HostRows(rows.pool, (2,), (2,), batch=2, max_rows=16, prefixes=[keys[1], keys[0][:1]])
+    assert found.length == 4
+    out, out_keys = np.zeros((8, 8), np.uint8), np.zeros((8, 3), np.uint8)
+    found.read(2, 4, out)
+    found.read_index_keys(2, 4, out_keys)
+    np.testing.assert_array_equal(out.reshape(2, 4, 8), data.reshape(2, 11, 8)[::-1, :4])
+    np.testing.assert_array_equal(out_keys.reshape(2, 4, 3), index_keys[2].numpy()[::-1, :4])
+    found.check()
+    found.close()
+    rows.pool.close()
+
+
+def test_shared_pages_keep_their_index_keys() -> None:
+    """Pages that were completed before they were shared can be published by whoever holds them."""
+    rows = HostRows(HostPool(20, PAGE_ROWS, FORMATS), (2,), (2,), batch=1, max_rows=16)
+    rows.extend(6)
+    rows.write(2, 0, np.zeros((6, 8), np.uint8))
+    index_keys = {2: torch.arange(6 * 3, dtype=torch.uint8).reshape(1, 6, 3)}
+    rows.complete(0, index_keys)
+    rows.reindex([0, 0])
+    key = [bytes(32)]
+    assert rows.publish(1, key, {2: torch.zeros(2, 6, 3, dtype=torch.uint8)}) == 1
+    out = np.zeros((2 * 4, 3), np.uint8)
+    rows.read_index_keys(2, 4, out)
+    np.testing.assert_array_equal(out[:4], index_keys[2][0, :4].numpy())
+    rows.close()
+    rows.pool.close()
 
 
 events = st.lists(

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from tiering import CPU, GEOMETRY, WIDTHS, picked, plan_for, rows_for
+from tiering import CPU, GEOMETRY, WIDTHS, open_rows, picked, plan_for, rows_for
 
 from hisparse.errors import StateError
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.resident import ResidentRows
 from hisparse.integrations.transformers.slot import StoreSlot
-from hisparse.integrations.transformers.tiered import TieredRows
 
 LATENT = 3
 
@@ -17,7 +16,7 @@ LATENT = 3
 def slot(request: pytest.FixtureRequest) -> StoreSlot:
     """An empty slot over either kind of store."""
     if request.param == "tiered":
-        return StoreSlot(lambda batch, dtype, device: TieredRows(plan_for(batch, dtype=dtype, device=device), batch))
+        return StoreSlot(lambda batch, dtype, device: open_rows(plan_for(batch, dtype=dtype, device=device), batch))
     return StoreSlot(lambda batch, dtype, device: ResidentRows(GEOMETRY, batch=batch, dtype=dtype, device=device))
 
 

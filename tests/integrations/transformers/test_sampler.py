@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiering import CPU, GEOMETRY, append_step, counters_of, plan_for
+from tiering import CPU, GEOMETRY, append_step, counters_of, open_rows, plan_for
 
 from hisparse.integrations.transformers.sampler import CacheSampler
 from hisparse.integrations.transformers.slot import StoreSlot
@@ -69,7 +69,7 @@ def sampler_for(recorder: Recorder, counters: Any, slot: StoreSlot | None = None
 
 def open_slot() -> StoreSlot:
     """Return a slot that opens stores of the made-up model."""
-    return StoreSlot(lambda batch, dtype, device: TieredRows(plan_for(batch, dtype=dtype, device=device), batch))
+    return StoreSlot(lambda batch, dtype, device: open_rows(plan_for(batch, dtype=dtype, device=device), batch))
 
 
 def test_growth_is_published_once(recorder: Recorder) -> None:
@@ -180,7 +180,7 @@ def test_the_speed_of_the_link_is_the_one_given(
     """A setting is published as it is, a disk's speed is not made up from that of memory, and no pool has none."""
     chosen = {key: value.format(tmp_path) if isinstance(value, str) else value for key, value in settings.items()}
     slot = StoreSlot(
-        lambda batch, dtype, device: TieredRows(plan_for(batch, dtype=dtype, device=device, **chosen), batch)
+        lambda batch, dtype, device: open_rows(plan_for(batch, dtype=dtype, device=device, **chosen), batch)
     )
     sampler = sampler_for(recorder, counters_of(), slot)
     slot.ensure(1, torch.float32, CPU)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiering import GEOMETRY, WIDTHS, append_step, assert_selects, plan_for, rows_for
+from tiering import GEOMETRY, WIDTHS, append_step, assert_selects, open_rows, plan_for, rows_for
 
 from hisparse.errors import ArrayError, HostPoolFullError, PositionError, StateError
 from hisparse.integrations.transformers.resident import ResidentRows
@@ -28,7 +28,7 @@ def selection(*rows: list[int]) -> torch.Tensor:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TieredRows]:
     """An empty batch of two, in memory and in a file; recounted and closed at the end."""
     place = "ram" if request.param == "ram" else f"disk:{tmp_path}"
-    opened = TieredRows(plan_for(2, host_pool=place), 2)
+    opened = open_rows(plan_for(2, host_pool=place), 2)
     yield opened
     opened.check()
     opened.close()
@@ -52,7 +52,7 @@ def test_nothing_appended_is_nothing_changed(store: TieredRows) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rows_keep_their_bits(dtype: torch.dtype) -> None:
     """Rows are stored as they are: NaNs and negative zeros included."""
-    store = TieredRows(plan_for(1, dtype=dtype), 1)
+    store = open_rows(plan_for(1, dtype=dtype), 1)
     rows = rows_for(0, 1, 6, dtype=dtype)
     rows[0, 2, :3] = torch.tensor([float("nan"), -0.0, float("inf")], dtype=dtype)
     store.append(0, rows)
@@ -100,7 +100,7 @@ def test_a_half_done_step_is_noticed(store: TieredRows) -> None:
 
 def test_growing_past_the_limit_changes_nothing() -> None:
     """The row past the limit is refused with the knob; the same store goes on within it."""
-    store = TieredRows(plan_for(1, max_positions=6), 1)
+    store = open_rows(plan_for(1, max_positions=6), 1)
     rows = append_step(store, 1, 5)
     with pytest.raises(PositionError, match="max_positions"):
         store.append(0, rows_for(0, 1, 2))
@@ -141,7 +141,7 @@ def test_cutting_nothing_keeps_everything_hot(store: TieredRows) -> None:
 
 def test_a_swapped_batch_of_the_same_size_keeps_who_stayed_warm() -> None:
     """Requests that stay in place keep their hot rows, those that moved start cold; bytes are right in both."""
-    store = TieredRows(plan_for(3), 3)
+    store = open_rows(plan_for(3), 3)
     rows = append_step(store, 3, 6)
     topk = selection([5, 4, 3, 2], [1, 2, 3, 4], [0, 1, 5, 3])
     assert_selects(store, rows, topk)
@@ -155,7 +155,7 @@ def test_a_swapped_batch_of_the_same_size_keeps_who_stayed_warm() -> None:
 @pytest.mark.parametrize("sources", [[0], [1, 1, 0], [1, 0, 1, 0, 0]])
 def test_a_batch_of_another_size_starts_cold(sources: list[int]) -> None:
     """Repeated and dropped requests read their rows, and go their own ways afterwards."""
-    store = TieredRows(plan_for(5), 2)
+    store = open_rows(plan_for(5), 2)
     rows = append_step(store, 2, 7)
     assert_selects(store, rows, selection([5, 4, 3, 2], [1, 2, 3, 4]))
     store.reindex(sources)
@@ -170,7 +170,7 @@ def test_a_batch_of_another_size_starts_cold(sources: list[int]) -> None:
 @pytest.mark.parametrize("sources", [[0, 2], [-1, 0], [0, 0, 1]])
 def test_a_rearrangement_that_can_not_be_is_refused(sources: list[int]) -> None:
     """A source out of range, or more requests than the pool has room for, leaves batch and hot rows as they were."""
-    store = TieredRows(plan_for(2), 2)
+    store = open_rows(plan_for(2), 2)
     rows = append_step(store, 2, 6)
     topk = selection([5, 4, 3, 2], [0, 1, 2, 3])
     assert_selects(store, rows, topk)
@@ -185,7 +185,7 @@ def test_a_rearrangement_that_can_not_be_is_refused(sources: list[int]) -> None:
 
 def test_a_rearrangement_without_device_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the hot buffers of a larger batch can't be had, the old batch goes on as it was."""
-    store = TieredRows(plan_for(4), 2)
+    store = open_rows(plan_for(4), 2)
     rows = append_step(store, 2, 6)
 
     def fail(*_given: Any) -> None:
@@ -203,7 +203,7 @@ def test_a_rearrangement_without_device_memory_changes_nothing(monkeypatch: pyte
 def test_queries_that_fit_a_step_are_told_beforehand() -> None:
     """As many queries as always fit the hot slots can be selected, one more can't."""
     for slots, queries in ((4, 1), (8, 2), (11, 2), (12, 3)):
-        store = TieredRows(plan_for(1, hot_slots=slots), 1)
+        store = open_rows(plan_for(1, hot_slots=slots), 1)
         assert store.can_select(queries)
         assert not store.can_select(queries + 1)
         store.close()
@@ -217,18 +217,21 @@ def test_a_failed_opening_leaves_no_pool(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("hisparse.integrations.transformers.hot_level.zero_rows", fail)
     with pytest.raises(OSError, match="no memory"):
-        TieredRows(plan_for(2, host_pool=f"disk:{tmp_path}"), 2)
+        open_rows(plan_for(2, host_pool=f"disk:{tmp_path}"), 2)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_closed_store_gives_the_pool_back(tmp_path: Path) -> None:
-    """Closing, twice is harmless, removes the file and ends every request; counts stay."""
-    store = TieredRows(plan_for(2, host_pool=f"disk:{tmp_path}"), 2)
+def test_a_closed_store_ends_its_requests(tmp_path: Path) -> None:
+    """Closing, twice is harmless, gives every page back to the pool, which stays open; counts stay."""
+    store = open_rows(plan_for(2, host_pool=f"disk:{tmp_path}"), 2)
     rows = append_step(store, 2, 6)
     assert_selects(store, rows, selection([5, 4, 3, 2], [0, 1, 2, 3]))
-    assert list(tmp_path.iterdir())
+    pool = store.host.pool
+    assert pool.used_pages == 4
     store.close()
     store.close()
+    assert pool.free_pages == pool.pages
+    pool.close()
     assert not list(tmp_path.iterdir())
     assert store.batch == 0
     assert store.plan.counters[0].selections.tolist() == [0, 8, 0, 0]
@@ -236,7 +239,7 @@ def test_a_closed_store_gives_the_pool_back(tmp_path: Path) -> None:
 
 def test_tiered_and_resident_rows_agree() -> None:
     """Through appends, cuts and rearrangements both stores hold and select the same rows."""
-    tiered = TieredRows(plan_for(4), 2)
+    tiered = open_rows(plan_for(4), 2)
     resident = ResidentRows(GEOMETRY, batch=2, dtype=torch.float32, device=torch.device("cpu"))
     rng = np.random.default_rng(5)
     for seed in range(12):

@@ -8,6 +8,8 @@ from hisparse.config import CacheSettings
 from hisparse.hot import GroupCounters
 from hisparse.integrations.transformers.geometry import LayerGeometry, ModelGeometry
 from hisparse.integrations.transformers.plan import TierPlan, plan_batch
+from hisparse.integrations.transformers.shared_pool import SharedPool
+from hisparse.integrations.transformers.tiered import TieredRows
 
 WIDTHS = {0: 6, 1: 6, 3: 4}
 """Elements of a row of each layer that has rows; layer 2 keeps its stock cache."""
@@ -38,6 +40,11 @@ def plan_for(
     """Plan a batch of the made-up model: pages of 4 rows, 8 hot slots, numpy backend."""
     chosen = CacheSettings(**{"page_rows": 4, "backend": "reference", **settings})
     return plan_batch(GEOMETRY, chosen, counters_of(), batch=batch, dtype=dtype, device=device)
+
+
+def open_rows(plan: TierPlan, batch: int) -> TieredRows:
+    """Admit a batch to a pool of its own."""
+    return TieredRows(plan, batch, SharedPool(plan.settings, None).open_for(plan))
 
 
 def rows_for(layer: int, batch: int, count: int, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

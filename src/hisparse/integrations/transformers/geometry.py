@@ -21,11 +21,13 @@ class LayerGeometry:
             is made, the layer keeps its stock cache.
         group: Number of the index group, -1 for a stock layer.
         elements: Values in a row, 0 for a stock layer.
+        index_elements: Values in an index key, 0 for a layer that makes no selection of one row a token.
     """
 
     kind: LayerKind
     group: int
     elements: int
+    index_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,16 @@ class ModelGeometry:
         """Numbers of the layers whose rows are tiered."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.kind != "stock")
 
+    @property
+    def can_restore(self) -> bool:
+        """Whether rows and index keys are all that a request needs to go on: every layer keeps one row a token."""
+        return all(layer.kind == "rows" for layer in self.layers)
+
+    @property
+    def index_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers whose index keys are kept with published pages."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.index_elements) if self.can_restore else ()
+
     def rows_for(self, tokens: int) -> int:
         """Return how many rows of one layer `tokens` tokens make."""
         return pages_for(tokens, self.tokens_per_row)
@@ -86,7 +98,8 @@ def geometry_of(config: Any) -> ModelGeometry:
             raise UnsupportedModelError(
                 f"{text.model_type}: layer {layer} shares a selection, but no layer before it makes one (indexer_types)"
             )
-        layers.append(LayerGeometry(kind, group, _latent_elements(text, layer)))
+        index_elements = int(text.index_head_dim) if types[layer] == "full" else 0
+        layers.append(LayerGeometry(kind, group, _latent_elements(text, layer), index_elements))
     if group < 0:
         raise UnsupportedModelError(f"{text.model_type}: this config has no layer with an indexer (layer_types)")
     return ModelGeometry(text.model_type, text.index_topk, 1, text.max_position_embeddings, tuple(layers))

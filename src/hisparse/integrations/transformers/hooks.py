@@ -11,6 +11,7 @@ from hisparse.errors import StateError, UnsupportedModelError
 from hisparse.integrations.transformers.attention import AttentionCall, AttentionMode, has_plain_projection
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.row_cache import RowCache
+from hisparse.integrations.transformers.tokens import SeenTokens
 
 
 class InstalledHook:
@@ -90,11 +91,12 @@ class TrackPass(InstalledHook):
 
     def end(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Forward hook, called with no output when the pass raised."""
-        cache = _row_cache(_arguments(module, args, kwargs))
+        given = _arguments(module, args, kwargs)
+        cache = _row_cache(given)
         if cache is not None and output is None:
             cache.fail_pass()
         elif cache is not None:
-            cache.end_pass()
+            cache.end_pass(SeenTokens.of(given, training=module.training))
 
     def install(self, decoder: nn.Module) -> list[Any]:
         """Install both on `decoder` and return their handles."""

@@ -1,14 +1,16 @@
 """The batch's rows in the host pool: where each one is, and how it gets in and out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hisparse.errors import PositionError
 from hisparse.host import HostPool, RequestPages
+from hisparse.integrations.transformers.tensors import to_host_bytes
 from hisparse.kernels import PageTable
-from hisparse.layout import pages_for
+from hisparse.layout import PageKey, pages_for
 
 _NOTHING_WRITTEN = ((0, 0), np.zeros(0, np.int64))
 
@@ -16,33 +18,46 @@ _NOTHING_WRITTEN = ((0, 0), np.zeros(0, np.int64))
 class HostRows:
     """Rows of a batch of equally long requests in one pool; the row source of its index groups."""
 
-    def __init__(self, open_pool: Callable[[], HostPool], layers: Sequence[int], *, batch: int, max_rows: int) -> None:
-        """Open a pool and admit `batch` requests of up to `max_rows` rows, or change nothing.
+    def __init__(
+        self,
+        pool: HostPool,
+        layers: Sequence[int],
+        index_layers: Sequence[int] = (),
+        *,
+        batch: int,
+        max_rows: int,
+        prefixes: Sequence[Sequence[PageKey]] = (),
+    ) -> None:
+        """Admit `batch` requests of up to `max_rows` rows, or change nothing.
 
         Args:
-            open_pool: Opens the pool; it is closed again if admission fails.
-            layers: Model layers, in the order of the pool's layers.
+            pool: Where the rows go; it stays open when this batch ends.
+            layers: Model layers, in the order of the pool's first layers.
+            index_layers: Model layers whose index keys are the pool's other layers.
             batch: Requests to admit.
             max_rows: Rows each may reach.
+            prefixes: For each request the keys of its first pages; all begin with as many as every one finds.
 
         Raises:
             CapacityError: The pool or the disk has too little room.
-            StorageError: The pool can't be opened.
         """
-        self._pool = open_pool()
+        self._pool = pool
         self._pool_layers = {layer: i for i, layer in enumerate(layers)}
+        self._index_layers = {layer: len(layers) + i for i, layer in enumerate(index_layers)}
         self._max_rows = max_rows
-        self._length = 0
-        self._pages = PageTable(np.zeros((batch, 0), np.int64), self._pool.page_rows)
         self._is_moved = False
         self._written = _NOTHING_WRITTEN
         self._requests: list[RequestPages] = []
         try:
-            for _ in range(batch):
-                self._requests.append(self._pool.admit(max_rows))
+            for request in range(batch):
+                keys = prefixes[request] if prefixes else ()
+                self._requests.append(self._pool.admit(max_rows, keys=keys))
+            self._length = min(request.length for request in self._requests)
+            self._cut(self._length)
         except BaseException:
             self.close()
             raise
+        self._pages = self._find_pages()
 
     @property
     def batch(self) -> int:
@@ -105,6 +120,46 @@ class HostRows:
         """Copy pool rows of `layer` to ``out[out_rows]``; returns the bytes copied."""
         return self._pool.gather(self._pool_layers[layer], rows, out, out_rows)
 
+    def read_index_keys(self, layer: int, length: int, out: NDArray[np.uint8]) -> None:
+        """Read the first `length` index keys of every request into `out` uint8 ``[B * length, bytes]``."""
+        self._pool.read(self._index_layers[layer], self._rows_between(0, length), out)
+
+    def complete(self, request: int, index_keys: Mapping[int, torch.Tensor], num_pages: int | None = None) -> None:
+        """Write the index keys of a request's pages, before it shares them: of those that it alone can see.
+
+        Args:
+            request: Which.
+            index_keys: ``[B, T, D]`` of each layer that has them.
+            num_pages: How many of its first pages; default all.
+
+        Raises:
+            StorageError: The disk can't take them.
+        """
+        pages = self._requests[request].pages[:num_pages]
+        own = np.flatnonzero(self._pool.ledger.shares[pages] == 1)
+        if not own.size:
+            return
+        page_rows = self._pool.page_rows
+        positions = (own[:, None] * page_rows + np.arange(page_rows)).reshape(-1)
+        positions = positions[positions < self._length]
+        rows = self._requests[request].rows(positions)
+        for layer, pool_layer in self._index_layers.items():
+            keys = index_keys[layer][request]
+            self._pool.write(pool_layer, rows, to_host_bytes(keys[torch.from_numpy(positions).to(keys.device)]))
+
+    def publish(self, request: int, keys: Sequence[PageKey], index_keys: Mapping[int, torch.Tensor]) -> int:
+        """Let later requests find the first pages of `request` under `keys`; returns how many are new to them.
+
+        Pages that several requests share must have been complete before.
+
+        Raises:
+            StorageError: The disk can't take the index keys; nothing was published.
+        """
+        if self._pool.ledger.index.lookup(keys).size == len(keys):
+            return 0
+        self.complete(request, index_keys, len(keys))
+        return self._requests[request].publish(keys)
+
     def truncate(self, length: int) -> None:
         """Keep the first `length` rows of every request."""
         self._cut(length)
@@ -121,11 +176,10 @@ class HostRows:
         self._pool.check()
 
     def close(self) -> None:
-        """End the requests and close the pool."""
+        """End the requests; what they published stays in the pool."""
         for request in self._requests:
             request.close()
         self._requests = []
-        self._pool.close()
 
     def _cut(self, length: int) -> None:
         """Truncate the requests that are longer than `length`."""

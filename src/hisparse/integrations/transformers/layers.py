@@ -93,6 +93,17 @@ class RowLayer(DynamicIndexedLayer):  # type: ignore[no-untyped-call] # transfor
         self.indexer_keys = self._index_keys.view()
         return self.indexer_keys
 
+    def restore(self, like: torch.Tensor, index_keys: torch.Tensor | None) -> None:
+        """Go on from rows that the store has already.
+
+        Args:
+            like: A tensor of the rows' dtype, on their device.
+            index_keys: Those of the rows, ``[B, T, D]``; None where the layer has none.
+        """
+        self.lazy_initialization(like, like)
+        if index_keys is not None:
+            self.update_indexer(index_keys)
+
     @property
     def index_key_bytes(self) -> int:
         """Device bytes of the index keys."""

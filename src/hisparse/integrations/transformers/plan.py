@@ -71,6 +71,11 @@ class TierPlan:
         return _row_formats(self.geometry, self.dtype)
 
     @property
+    def pool_formats(self) -> list[RowFormat]:
+        """Row format of each layer of the host pool: the rows, then the index keys."""
+        return _pool_formats(self.geometry, self.dtype)
+
+    @property
     def labels(self) -> dict[str, str]:
         """The plan in words, for an info metric."""
         return {
@@ -102,7 +107,7 @@ def plan_batch(
     limit = settings.max_positions or geometry.max_positions
     pages = batch * pages_for(geometry.rows_for(limit), settings.page_rows)
     if settings.host_pool_bytes is not None:
-        row_bytes = sum(row_format.row_bytes for row_format in _row_formats(geometry, dtype))
+        row_bytes = sum(row_format.row_bytes for row_format in _pool_formats(geometry, dtype))
         page_bytes = row_bytes * settings.page_rows
         pages = settings.host_pool_bytes // page_bytes
         if pages < batch:
@@ -118,3 +123,9 @@ def plan_batch(
 def _row_formats(geometry: ModelGeometry, dtype: torch.dtype) -> list[RowFormat]:
     """Return the row format of each layer that has rows."""
     return [row_format_of(dtype, geometry.layers[layer].elements) for layer in geometry.row_layers]
+
+
+def _pool_formats(geometry: ModelGeometry, dtype: torch.dtype) -> list[RowFormat]:
+    """Return the row formats, then the format of the index keys of each layer whose prefixes need them."""
+    keys = [row_format_of(dtype, geometry.layers[layer].index_elements) for layer in geometry.index_layers]
+    return [*_row_formats(geometry, dtype), *keys]

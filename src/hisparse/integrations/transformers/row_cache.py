@@ -11,6 +11,7 @@ from hisparse.errors import ArrayError, InputError, PositionError, StateError
 from hisparse.integrations.transformers.geometry import ModelGeometry
 from hisparse.integrations.transformers.layers import RowLayer
 from hisparse.integrations.transformers.slot import StoreSlot
+from hisparse.integrations.transformers.tokens import SeenTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class RowCache(Cache):
             store.reserve(tokens + queries)
         self._open_pass = _PassStart(tokens, self._slot.length(self._geometry.row_layers[0]), self._other_lengths())
 
-    def end_pass(self) -> None:
-        """Keep what the pass appended."""
+    def end_pass(self, seen: SeenTokens | None = None) -> None:  # noqa: ARG002 - for caches that name their pages
+        """Keep what the pass appended; `seen` says what it was, where that is known."""
         self._open_pass = None
 
     def fail_pass(self) -> None:

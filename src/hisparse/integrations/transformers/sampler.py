@@ -1,6 +1,7 @@
 """From a cache's counters and its pool to the telemetry pipeline, by the two sides of one connector."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 
 from hisparse.connectors import GroupCounterSource, HiSparseConnector, HostLevels
@@ -8,8 +9,12 @@ from hisparse.hot import GroupCounters
 from hisparse.integrations.transformers.geometry import ModelGeometry
 from hisparse.integrations.transformers.link import measured_link_bytes_per_second
 from hisparse.integrations.transformers.slot import StoreSlot
+from hisparse.integrations.transformers.stats import PrefixCounts
 from hisparse.integrations.transformers.tiered import TieredRows
-from hisparse.telemetry import KVConnectorStats, TelemetryPipeline, merge_step
+from hisparse.telemetry import HiSparseConnectorStats, KVConnectorStats, TelemetryPipeline, merge_step
+
+QUERIED_METRIC = "hisparse_host_prefix_queried_tokens_total"
+HIT_METRIC = "hisparse_host_prefix_hit_tokens_total"
 
 
 class SlotLevels:
@@ -67,15 +72,18 @@ class CacheSampler:
         counters: Sequence[GroupCounters],
         *,
         slot: StoreSlot,
+        prefixes: PrefixCounts | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Publish to `pipeline` what `counters` (one per index group) and the pool in `slot` say."""
+        """Publish to `pipeline` what `counters` (one per index group), the pool in `slot` and `prefixes` say."""
         self._pipeline = pipeline
         self._levels = SlotLevels(slot)
         source = GroupCounterSource(geometry.groups, counters)
         self._worker = HiSparseConnector("worker", source=source, clock=clock)
         self._scheduler = HiSparseConnector("scheduler", levels=self._levels, clock=clock)
         self._published_pages = self._levels.pages
+        self._prefixes = PrefixCounts() if prefixes is None else prefixes
+        self._published_prefixes = replace(self._prefixes)
 
     def step(self) -> None:
         """End a forward pass: publish a sample if there is one, and the levels if they changed."""
@@ -93,8 +101,13 @@ class CacheSampler:
     def _publish(self, counted: KVConnectorStats | None) -> None:
         """Publish both sides as one, unless neither has news."""
         pages = self._levels.pages
-        if counted is None and pages == self._published_pages:
+        told, now = self._published_prefixes, replace(self._prefixes)
+        if counted is None and pages == self._published_pages and told == now:
             return
-        self._published_pages = pages
-        stats = merge_step(counted, self._scheduler.get_kv_connector_stats())
+        self._published_pages, self._published_prefixes = pages, now
+        asked = HiSparseConnectorStats()
+        if told != now:
+            asked.increase_counter(QUERIED_METRIC, now.queried_tokens - told.queried_tokens)
+            asked.increase_counter(HIT_METRIC, now.hit_tokens - told.hit_tokens)
+        stats = merge_step(counted, merge_step(asked, self._scheduler.get_kv_connector_stats()))
         self._pipeline.publish({self._worker.name: stats})

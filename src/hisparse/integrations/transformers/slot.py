@@ -25,17 +25,25 @@ class StoreSlot:
         """The open store, or None."""
         return self._store
 
+    def check_open(self) -> None:
+        """Raise StateError if the cache was closed."""
+        if self._is_closed:
+            raise StateError("this cache was closed; make a new one")
+
     def ensure(self, batch: int, dtype: torch.dtype, device: torch.device) -> RowStore:
         """Return the open store, opening one if there is none.
 
         Raises:
             StateError: The cache was closed.
         """
-        if self._is_closed:
-            raise StateError("this cache was closed; make a new one")
+        self.check_open()
         if self._store is None:
             self._store = self._open_store(batch, dtype, device)
         return self._store
+
+    def fill(self, store: RowStore) -> None:
+        """Hold a store that was opened elsewhere; the slot is empty and not closed."""
+        self._store = store
 
     def length(self, layer: int) -> int:
         """Return the rows held for each request of `layer`, 0 while empty."""

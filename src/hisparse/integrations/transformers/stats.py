@@ -1,6 +1,7 @@
 """What a cache counted, as plain numbers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,17 @@ from hisparse.integrations.transformers.geometry import ModelGeometry
 from hisparse.kernels import COUNT_FIELDS
 
 
-def cache_stats(geometry: ModelGeometry, counters: Sequence[GroupCounters], device_kv_bytes: int) -> dict[str, Any]:
+@dataclass(slots=True)
+class PrefixCounts:
+    """Tokens of full pages that requests asked the host pool for, each request once, and those that it had."""
+
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+
+
+def cache_stats(
+    geometry: ModelGeometry, counters: Sequence[GroupCounters], *, device_kv_bytes: int, prefixes: PrefixCounts
+) -> dict[str, Any]:
     """Return the statistics of one cache; reads only.
 
     Selections are counted once per index group; every layer of a group reports its group's.
@@ -20,6 +31,7 @@ def cache_stats(geometry: ModelGeometry, counters: Sequence[GroupCounters], devi
         geometry: Layers and groups.
         counters: One per group.
         device_kv_bytes: Device bytes the cache holds now.
+        prefixes: Tokens asked of the host pool, and found.
     """
     total = sum((c.selections for c in counters), np.zeros(len(COUNT_FIELDS), np.int64))
     layers = [
@@ -35,7 +47,8 @@ def cache_stats(geometry: ModelGeometry, counters: Sequence[GroupCounters], devi
         "selections": _named(total),
         "host_to_device_bytes": sum(entry["bytes"] for entry in layers),
         "device_kv_bytes": int(device_kv_bytes),
-        "prefix_hit_tokens": 0,
+        "prefix_queried_tokens": prefixes.queried_tokens,
+        "prefix_hit_tokens": prefixes.hit_tokens,
         "spilled_pages": 0,
         "requests": [_named(counts) for counts in by_request],
         "layers": sorted(layers, key=lambda entry: entry["layer"]),

@@ -1,36 +1,48 @@
 """Rows in the host pool, read through hot buffers."""
 
+from collections.abc import Sequence
+
 import torch
 
 from hisparse.errors import ArrayError, StateError
 from hisparse.host import HostPool
-from hisparse.integrations.transformers.device import pinned_bytes
 from hisparse.integrations.transformers.host_rows import HostRows
 from hisparse.integrations.transformers.hot_level import HotLevel
 from hisparse.integrations.transformers.plan import TierPlan
 from hisparse.integrations.transformers.store import SelectedRows
 from hisparse.integrations.transformers.tensors import as_bytes, to_host_bytes
+from hisparse.layout import PageKey
 
 
 class TieredRows:
     """A batch of requests whose rows are on the host and whose selected rows are made hot."""
 
-    def __init__(self, plan: TierPlan, batch: int) -> None:
-        """Admit `batch` requests, or change nothing.
+    def __init__(
+        self, plan: TierPlan, batch: int, pool: HostPool, *, prefixes: Sequence[Sequence[PageKey]] = ()
+    ) -> None:
+        """Admit `batch` requests to `pool`, or change nothing.
+
+        Args:
+            plan: What a batch needs.
+            batch: Requests.
+            pool: An open pool of the plan's formats; it stays open when this batch ends.
+            prefixes: For each request the keys of its first pages; all begin with as many as every one finds.
 
         Raises:
             HotBufferError: The hot buffer is smaller than one selection.
             CapacityError: Pool or disk has no room for the batch.
-            StorageError: The pool can't be opened.
         """
         self.plan = plan
-        self.host = HostRows(lambda: _open_pool(plan), plan.geometry.row_layers, batch=batch, max_rows=plan.max_rows)
+        geometry = plan.geometry
+        self.host = HostRows(
+            pool, geometry.row_layers, geometry.index_layers, batch=batch, max_rows=plan.max_rows, prefixes=prefixes
+        )
         try:
             self._hot = HotLevel(plan, self.host, batch)
         except BaseException:
             self.host.close()
             raise
-        self._lengths = dict.fromkeys(plan.geometry.row_layers, 0)
+        self._lengths = dict.fromkeys(geometry.row_layers, self.host.length)
 
     @property
     def batch(self) -> int:
@@ -84,6 +96,13 @@ class TieredRows:
         self.host.read(layer, length, as_bytes(rows))
         return rows.view(self.batch, length, width).to(self.plan.device)
 
+    def index_keys(self, layer: int) -> torch.Tensor:
+        """Return the index keys ``[B, T, D]`` that the pool has of the rows held, on the device, as a new tensor."""
+        length, width = self.host.length, self.plan.geometry.layers[layer].index_elements
+        keys = torch.empty(self.batch * length, width, dtype=self.plan.dtype)
+        self.host.read_index_keys(layer, length, as_bytes(keys))
+        return keys.view(self.batch, length, width).to(self.plan.device)
+
     def can_select(self, queries: int) -> bool:
         """Return whether `queries` queries of one request always fit one step's hot buffer."""
         return queries * self.plan.geometry.top_k <= self.plan.hot_slots
@@ -129,7 +148,7 @@ class TieredRows:
         self._hot.check()
 
     def close(self) -> None:
-        """Give the pool back."""
+        """End the requests; the pool stays open."""
         self.host.close()
 
     def _check_rows(self, layer: int, rows: torch.Tensor) -> None:
@@ -149,9 +168,3 @@ class TieredRows:
         if layer == next(iter(self._lengths)) and len(set(self._lengths.values())) > 1:
             held = sorted(set(self._lengths.values()))
             raise StateError(f"a forward pass stopped half way: layers hold {held} rows; reset the cache")
-
-
-def _open_pool(plan: TierPlan) -> HostPool:
-    """Open the pool of a plan; page-locked memory where the device can copy from it by itself."""
-    allocate = pinned_bytes if plan.device.type == "cuda" and plan.settings.host_pool == "ram" else None
-    return HostPool(plan.pages, plan.settings.page_rows, plan.row_formats, plan.settings.host_pool, allocate=allocate)
