@@ -237,12 +237,17 @@ def test_what_is_switched_off_is_no_error(registry: CollectorRegistry) -> None:
     assert set(errors) == {0}
 
 
-def test_host_block_histograms_appear_with_their_option(registry: CollectorRegistry) -> None:
-    """With kv-cache metrics on, residency times reach their buckets."""
+@pytest.mark.parametrize("way", ["gate", "option", "both"])
+def test_host_block_histograms_appear_with_their_option(registry: CollectorRegistry, way: str) -> None:
+    """With kv-cache metrics on, by the pipeline's option or in its catalogue, residency times reach their buckets."""
     stats = HiSparseKVConnectorStats()
     stats.record_residency("host_block_lifetime_seconds", [1.0, 3000.0])
-    catalogue = CATALOGUE.exported("0.1.0", gates=frozenset(["kv_cache_metrics"]))
-    with TelemetryPipeline(model_name="m", registry=registry, catalogue=catalogue) as pipeline:
+    settings: dict[str, Any] = {
+        "gate": {"catalogue": CATALOGUE.exported("0.1.0", gates=frozenset(["kv_cache_metrics"]))},
+        "option": {"kv_cache_metrics": True},
+        "both": {"kv_cache_metrics": True, "catalogue": CATALOGUE.exported("0.1.0")},
+    }
+    with TelemetryPipeline(model_name="m", registry=registry, **settings[way]) as pipeline:
         pipeline.publish({"HiSparse": stats.to_dict()})
         buckets = [
             value_of(registry, "vllm:hisparse_host_block_lifetime_seconds_bucket", le=le)

@@ -15,7 +15,7 @@ from hisparse.telemetry.interval import KVConnectorLogging
 from hisparse.telemetry.prometheus import KVConnectorPrometheus
 from hisparse.telemetry.stats import KVConnectorStats
 from hisparse.telemetry.store import MetricStore
-from hisparse.telemetry.values import MAX_REASONS, SkipReason, read_index, show
+from hisparse.telemetry.values import MAX_REASONS, SkipReason, read_index, read_number, show
 from hisparse.telemetry.wire import decode_stats
 
 logger = logging.getLogger("hisparse")
@@ -24,6 +24,7 @@ MAX_ENGINES = 1024
 # A fault that lasts is named again, but no log is filled by it.
 WARN_AGAIN_SECONDS = 600.0
 MAX_DETAIL = 400
+KV_CACHE_METRICS = "kv_cache_metrics"
 TIMESTAMP_METRIC = "hisparse_telemetry_last_sample_timestamp_seconds"
 
 
@@ -45,6 +46,7 @@ class TelemetryPipeline:
         registry: CollectorRegistry | None = None,
         catalogue: Catalogue | None = None,
         show_hidden_metrics_for_version: str | None = None,
+        kv_cache_metrics: bool = False,
         build: Callable[[Any, Catalogue], KVConnectorStats | None] = build_kv_connector_stats,
         log_interval_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -59,6 +61,8 @@ class TelemetryPipeline:
             catalogue: What this version exports where None; add a connector's metrics by `Catalogue.merged`.
             show_hidden_metrics_for_version: Version that deprecated metrics which the next one, if it runs here,
                 shall still export; not read where a catalogue is given, see `Catalogue.exported`.
+            kv_cache_metrics: Whether times of host pages are exported too, whatever the catalogue; they are recorded
+                by `HiSparseKVConnectorStats.record_residency` and dropped without a count where this is off.
             build: Makes statistics from a child's plain data and the catalogue; None for an unknown kind.
             log_interval_seconds: Shortest time between two log lines; `flush` does not wait.
             clock: Seconds that never run backwards, for intervals.
@@ -75,9 +79,7 @@ class TelemetryPipeline:
         if not known:
             raise SettingError("engines must name at least one engine, got none")
         self.registry = REGISTRY if registry is None else registry
-        shown = show_hidden_metrics_for_version
-        exported = CATALOGUE.exported(__version__, show_hidden_metrics_for_version=shown)
-        chosen = exported if catalogue is None else catalogue.merged(TELEMETRY)
+        chosen = _chosen(catalogue, show_hidden_metrics_for_version, kv_cache_metrics=kv_cache_metrics)
         self._model_name, self._clock, self._wall_clock = model_name, clock, wall_clock
         self._build = build
         self._catalogue = chosen
@@ -103,7 +105,7 @@ class TelemetryPipeline:
         """
         try:
             self._publish(children, engine)
-            if not self._is_closed and self._clock() - self._logged_at >= self._log_interval_seconds:
+            if not self._is_closed and self._now() - self._logged_at >= self._log_interval_seconds:
                 self.flush()
         except Exception as error:  # noqa: BLE001  a fault in telemetry must not end a serving step
             self._skip(SkipReason.INTERNAL, show(error))
@@ -121,7 +123,7 @@ class TelemetryPipeline:
         self._exporter.keep_registered(self.registry)
         for engine in self._stores:
             self._exporter.share(self._model_name, engine)
-        now = self._clock()
+        now = self._now()
         seconds, self._logged_at = now - self._logged_at, now
         line = self._logging.line(list(self._stores.values()), seconds)
         if line is not None:
@@ -198,10 +200,16 @@ class TelemetryPipeline:
             counting.skip(reason)
         self._warn({reason: detail})
 
+    def _now(self) -> float:
+        try:
+            return read_number(self._clock(), "the clock")
+        except Exception:  # noqa: BLE001  somebody else's clock; without it the interval has no length
+            return self._logged_at
+
     def _warn(self, skipped: Mapping[str, str]) -> None:
         if not skipped:
             return
-        now = self._clock()
+        now = self._now()
         for reason, detail in skipped.items():
             # Senders make reasons up; those beyond the bound are only counted.
             is_known = reason in self._warned
@@ -219,6 +227,14 @@ class TelemetryPipeline:
 def _engine_index(engine: Any) -> int | None:
     # A rank may come as the text of a payload's key; an engine comes from a program.
     return None if isinstance(engine, str) else read_index(engine)
+
+
+def _chosen(catalogue: Catalogue | None, shown: str | None, *, kv_cache_metrics: bool) -> Catalogue:
+    if catalogue is None:
+        chosen = CATALOGUE.exported(__version__, show_hidden_metrics_for_version=shown)
+    else:
+        chosen = catalogue.merged(TELEMETRY)
+    return chosen.merged({n: m for n, m in CATALOGUE.items() if kv_cache_metrics and m.gate == KV_CACHE_METRICS})
 
 
 def _known_engine(engine: Any) -> int:
