@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from unreadable import UnreadableError
 
 from hisparse.connectors import OffloadingConnectorScheduler, OffloadPromMetrics
 from hisparse.errors import MetricError
@@ -264,3 +265,34 @@ def test_nothing_raises_and_no_counter_falls(payloads: list[Any]) -> None:
         for (name, _, _), value in series(registry).items():
             assert value == value  # noqa: PLR0124 - false for what is no number
             assert value >= 0 or name == "mine_level"
+
+
+def test_an_error_without_text_ends_no_step(registry: CollectorRegistry) -> None:
+    """A builder or a host's class whose error says nothing costs its part; what follows arrives."""
+
+    class Refusing(Counter):
+        def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
+            if "mine" in self._name:
+                raise UnreadableError
+            super().inc(amount, exemplar)
+
+    def build(data: Any, _: Any) -> OffloadingConnectorStats:
+        if data == "raise":
+            raise UnreadableError
+        return OffloadingConnectorStats(data)
+
+    prom = OffloadPromMetrics(
+        MINE,
+        metric_types={**TYPES, Counter: Refusing},
+        labelnames=["engine"],
+        per_engine_labelvalues={0: ["0"]},
+        registry=registry,
+        build=build,
+    )
+    prom.observe("raise")
+    prom.observe(payload("mine_drops_total", "counter", 1, ("full",)))
+    prom.observe(payload("mine_level", "gauge", 3))
+    assert registry.get_sample_value("mine_level", {"engine": "0"}) == 3
+    failed = registry.get_sample_value(ERRORS, {"engine": "0", "reason": "internal"})
+    assert failed is not None
+    assert failed >= 2
