@@ -22,21 +22,21 @@ WORLD_STEPS = 300
 NAMES = "abcdefgh"
 CALLS = {
     "admit": 3,
-    "append": 8,
-    "step": 6,
-    "answer": 6,
-    "answer_all": 2,
+    "append": 10,
+    "step": 8,
+    "answer": 12,
+    "answer_all": 0.5,
     "answer_again": 1,
     "answer_unknown": 1,
     "fail": 1,
     "fail_for_all": 1,
-    "end": 1,
-    "preempt": 1,
+    "end": 0.7,
+    "preempt": 0.5,
     "resume": 2,
     "bounce": 1,
     "reset": 0.2,
     "evict": 0.5,
-    "go_on": 1,
+    "go_on": 0.3,
 }
 
 
@@ -74,7 +74,7 @@ class Run:
 
     def admit(self) -> bool:
         """Ask for admission, with a prefix that others may have or without."""
-        name, length = self.chance.choice(NAMES), self.chance.randint(1, 40)
+        name, length = self.chance.choice(NAMES), self.chance.randint(1, 60)
         if name in self.world.models:
             return False
         num_keys = self.chance.choice([0, length // PAGE_ROWS // 2, length // PAGE_ROWS])
@@ -82,8 +82,13 @@ class Run:
         return self.world.admit(name, length, keys, told=self.chance.choice([None, 0, 1]))
 
     def append(self) -> bool:
-        """Let a running request have more rows."""
+        """Let a running request have more rows, or finish it where it has all."""
         running = self.world.running()
+        for name in running:
+            model = self.world.models[name]
+            if model.computed == model.max_positions:
+                self.world.end(name, "finish", flush=True)
+                return True
         rows, lookahead = self.chance.choice([0, 1, 1, 2, 5, 9, 17]), self.chance.choice([0, 0, 1, 3])
         tells = self.chance.choice([True, False, False])
         return bool(running) and self.world.append(self.chance.choice(running), rows, lookahead, tells_keys=tells)
@@ -94,9 +99,10 @@ class Run:
 
     def answer(self) -> bool:
         """Let one worker answer one transfer, perhaps again."""
-        if self.world.in_flight:
-            self.world.answer(self.in_flight(), self.chance.randrange(len(self.world.workers)))
-        return bool(self.world.in_flight)
+        if not self.world.in_flight:
+            return False
+        self.world.answer(self.in_flight(), self.chance.randrange(len(self.world.workers)))
+        return True
 
     def in_flight(self) -> int:
         """Return the id of a transfer under way."""
