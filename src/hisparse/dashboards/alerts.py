@@ -21,7 +21,7 @@ from hisparse.dashboards.panels import (
 from hisparse.dashboards.queries import IDENTITY, Scope, share, total
 from hisparse.errors import SettingError
 
-RESERVED = "hisparse_host_reserved_bytes"
+USED, RESERVED = "hisparse_host_used_bytes", "hisparse_host_reserved_bytes"
 TARGET = ("job", "instance")
 # What Prometheus takes for a duration: units from large to small, each at most once.
 _DURATION = re.compile(r"(?=\d)(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
@@ -201,16 +201,16 @@ def _stale(settings: AlertSettings) -> Alert:
     by = f"by ({', '.join(IDENTITY)})"
     waiting = f"max {by} ({scope.level(SAMPLE_AGE)}) > {limit}"
     silent = f"time() - max {by} ({scope.level(LAST_SAMPLE)} > 0) > {limit}"
-    # An engine without requests has nothing to send; pages promised to one say that it has some.
-    busy = f"max {by} ({scope.level(RESERVED)}) > 0"
+    # An engine without requests has nothing to send; pages that one has, or was promised, say that there are some.
+    busy = f"max {by} ({scope.level(USED)}) > 0\n    or\n    max {by} ({scope.level(RESERVED)}) > 0"
     return Alert(
         "HiSparseStatsStale",
         "warning",
-        f"{waiting}\nor\n(\n  {silent}\n  and\n  {busy}\n)",
+        f"{waiting}\nor\n(\n  {silent}\n  and\n  (\n    {busy}\n  )\n)",
         settings.stale_pending,
         f"Statistics of {_ENGINE} are {{{{ $value | humanizeDuration }}}} old while it works: "
         "its other numbers stand still.",
-        (SAMPLE_AGE, LAST_SAMPLE, RESERVED),
+        (SAMPLE_AGE, LAST_SAMPLE, USED, RESERVED),
     )
 
 
