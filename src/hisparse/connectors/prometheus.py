@@ -161,7 +161,7 @@ def _growth(metadata: MetricMetadata, before: Value | None, value: Value) -> Val
         if not isinstance(before, Histogram):
             return value
         growth = grown(value, before)
-        return growth if growth.lanes else None
+        return growth if growth is not None and growth.lanes else None
     if isinstance(before, Histogram) or value == before:
         return None
     if metadata.kind == "gauge":

@@ -95,7 +95,7 @@ class CounterTotals:
         fetches = grown(self.fetches, before.fetches)
         request_misses = grown(self.request_misses, before.request_misses)
         numbers = (counted.min(initial=0) for counted in (selections, loaded_bytes, stored_bytes))
-        if min(*numbers, *fetches.counts, *request_misses.counts) < 0:
+        if fetches is None or request_misses is None or min(numbers) < 0:
             return self
         return CounterTotals(
             self.groups,
