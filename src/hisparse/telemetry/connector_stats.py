@@ -60,6 +60,9 @@ class HiSparseConnectorStats(HiSparseKVConnectorStats):
         self._take_errors()
 
     def _merge_rank(self, rank: int | None, data: Mapping[str, Any]) -> None:
+        if METRICS_KEY not in data and _SECTIONS.isdisjoint(data):
+            super()._merge_rank(rank, data)
+            return
         section = data.get(METRICS_KEY)
         if isinstance(section, Mapping):
             self._metrics.merge_as(section, rank)

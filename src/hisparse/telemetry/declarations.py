@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hisparse.errors import MetricError
 from hisparse.telemetry.deprecated import check_deprecation, is_derived
-from hisparse.telemetry.metadata import MetricMetadata
+from hisparse.telemetry.metadata import HistogramMetadata, MetricMetadata
 from hisparse.telemetry.naming import check_name, sample_names
 
 
@@ -14,6 +14,7 @@ class Catalogue(Mapping[str, MetricMetadata]):
     Attributes:
         hidden: Names that are known but not exported, so that meeting them is no error.
         deprecated: Old names that are derived from new ones, exported or not, so that a payload may use them.
+        buckets: Bounds of the histograms by name.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Catalogue(Mapping[str, MetricMetadata]):
         """
         self._metrics = dict(metrics)
         self.deprecated = dict(deprecated or {}) | {n: m for n, m in self._metrics.items() if is_derived(m)}
+        self.buckets = {n: m.buckets for n, m in self._metrics.items() if isinstance(m, HistogramMetadata)}
         self.hidden = frozenset(hidden) - self._metrics.keys() - self.deprecated.keys()
         owners: dict[str, str] = {}
         for name, metadata in self._metrics.items():

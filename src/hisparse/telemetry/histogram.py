@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hisparse.telemetry.metadata import same_bounds
 from hisparse.telemetry.values import MAX_NUMBER, ItemError, SkipReason, read_increment, read_number, show
 
 # One integer holds all counts, 64 bits a bucket, so that adding two histograms is one addition: 0.06 us against
@@ -268,7 +269,7 @@ def _edges(bounds: tuple[Any, ...]) -> tuple[float, ...]:
     edges = tuple(float(read_number(bound, "a bucket bound")) for bound in bounds)
     if not is_increasing(edges):
         raise ItemError(SkipReason.BUCKET_MISMATCH, f"bucket bounds must increase, got {show(edges)}")
-    return edges
+    return same_bounds(edges)
 
 
 def is_increasing(bounds: tuple[float, ...]) -> bool:

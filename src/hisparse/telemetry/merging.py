@@ -36,15 +36,17 @@ def merge_ranks(stats_per_rank: Sequence[Said], *, catalogue: Catalogue = CATALO
         What each rank did for itself adds up; what all did alike is counted once where it is read.
     """
     read = [read_stats(said, catalogue) for said in stats_per_rank]
-    if read and all(type(stats) is OffloadingConnectorStats for stats in read):
-        alike = {rank: stats for rank, stats in enumerate(read) if isinstance(stats, OffloadingConnectorStats)}
+    alike = {rank: stats for rank, stats in enumerate(read) if type(stats) is OffloadingConnectorStats}
+    if alike and len(alike) == len(read):
         together = _sum_of_ranks(alike)
         if together is not None:
             return together
     merged = _accumulator([stats for stats in read if stats is not None], catalogue)
     for position, (said, stats) in enumerate(zip(stats_per_rank, read, strict=True)):
         if stats is not None:
-            merged.aggregate_as(stats, position)
+            # One that says nothing has fields all the same, which another class would not know.
+            if type(stats) is type(merged) or not _says_nothing(stats):
+                merged.aggregate_as(stats, position)
         elif said is not None:
             merged.skip(SkipReason.UNKNOWN_CONNECTOR, f"rank {position} sent {show(said)}")
     return merged
@@ -58,10 +60,10 @@ def _accumulator(said: Sequence[KVConnectorStats], catalogue: Catalogue) -> KVCo
     others = sorted({type(stats) for stats in spoken} - _OWN, key=lambda cls: (cls.__module__, cls.__qualname__))
     whole = HiSparseConnectorStats(catalogue=next(filter(None, map(_catalogue_of, said)), catalogue))
     wanted = others[0] if others else OffloadingConnectorStats
-    if not spoken or (not others and any(type(stats) is not wanted for stats in spoken)):
+    if not said or (not others and any(type(stats) is not wanted for stats in said)):
         return whole
     try:
-        return next(stats for stats in spoken if type(stats) is wanted).fresh()
+        return next(stats for stats in said if type(stats) is wanted).fresh()
     except Exception:  # noqa: BLE001  somebody else's class; what it says is then skipped and counted
         return whole
 
@@ -83,16 +85,19 @@ def _sum_of_ranks(stats_by_rank: Mapping[int, OffloadingConnectorStats]) -> Offl
     tables: list[SeriesTable] = []
     first = next(iter(stats_by_rank.values()))
     for stats in stats_by_rank.values():
-        if stats.catalogue is not first.catalogue or stats.errors or stats.has_ranks or stats.old_names():
+        if stats.catalogue is not first.catalogue or stats.errors or stats.has_ranks:
             return None
         tables.append(stats.own)
+    # What is kept by rank may differ between ranks; what is summed has the same names on all.
     added = sum_tables(tables) if len(tables) <= MAX_SUMMANDS else None
-    if added is None:
+    if added is None or first.old_names():
         return None
     merged = first.fresh()
     merged.own = added
     for position, stats in stats_by_rank.items():
         if stats.own.keeps():
+            if stats.old_names():
+                return None
             merged.keep(position if stats.rank is None else stats.rank, stats.own)
     return merged
 

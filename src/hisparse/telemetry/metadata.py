@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -199,6 +200,12 @@ class HistogramMetadata(MetricMetadata):
         object.__setattr__(self, "buckets", check_buckets(self.buckets))
 
 
+@lru_cache(maxsize=512)
+def same_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """Return one tuple for all that are equal: those that are the same object need no comparing."""
+    return bounds
+
+
 def check_buckets(buckets: tuple[float, ...]) -> tuple[float, ...]:
     """Return `buckets` as floats.
 
@@ -212,4 +219,4 @@ def check_buckets(buckets: tuple[float, ...]) -> tuple[float, ...]:
     increasing = all(low < high for low, high in pairwise(bounds))
     if not bounds or not increasing or not all(map(math.isfinite, bounds)):
         raise MetricError(f"buckets must be strictly increasing finite numbers, at least one, got {buckets!r}")
-    return bounds
+    return same_bounds(bounds)

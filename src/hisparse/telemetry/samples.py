@@ -47,7 +47,10 @@ def read_sample(sample: Any) -> Sample:
     text = read_text(name, "a metric name")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ItemError(SkipReason.WRONG_TYPE, f"{text}: a kind must be one of {sorted(_KINDS)}, got {show(kind)}")
-    read = Sample(text, kind, label_values(labels), _read_value(text, kind, value))  # type: ignore[arg-type]  # as checked
+    number = _read_value(text, kind, value)
+    if type(sample) is Sample and type(labels) is tuple and not labels and text is name and type(number) is type(value):
+        return sample
+    read = Sample(text, kind, label_values(labels), number)  # type: ignore[arg-type]  # as checked
     rank = getattr(sample, "rank", None)
     return read if rank is None else RankedSample.of(read, rank_or_unread(rank))
 

@@ -50,10 +50,10 @@ def _collection(value: Any, depth: int) -> str:
         return f"<{type(value).__name__} of {len(value)}>"
     if isinstance(value, Mapping):
         parts = [f"{_shown(k, depth - 1)}: {_shown(v, depth - 1)}" for k, v in islice(value.items(), _ITEMS)]
-        opening, closing = "{}"
+        brackets = "{}"
     else:
         parts = [_shown(part, depth - 1) for part in islice(value, _ITEMS)]
-        opening, closing = _BRACKETS[isinstance(value, tuple), isinstance(value, AbstractSet)]
+        brackets = _BRACKETS[isinstance(value, tuple), isinstance(value, AbstractSet)]
     if len(value) > _ITEMS:
         parts.append(f"... {len(value)} in all")
-    return f"{opening}{', '.join(parts)}{closing}"
+    return f"{brackets[0]}{', '.join(parts)}{brackets[1]}"

@@ -17,13 +17,13 @@ from hisparse.telemetry.building import build_kv_connector_stats
 from hisparse.telemetry.catalogue import CATALOGUE, Catalogue
 from hisparse.telemetry.hisparse_stats import HiSparseKVConnectorStats
 from hisparse.telemetry.histogram import LANE_BITS, Histogram, every_lane, is_increasing
+from hisparse.telemetry.metadata import same_bounds
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
 from hisparse.telemetry.series import (
     KIND_OF,
     SECTIONS,
     Section,
     SeriesTable,
-    check_declared,
     known_name,
     split_key,
 )
@@ -176,7 +176,7 @@ def unpack_bounds(packed: bytes) -> tuple[float, ...]:
     bounds = struct.unpack(f"<{len(packed) // 8}d", packed)
     if not is_increasing(bounds) or not math.isfinite(bounds[0]) or not math.isfinite(bounds[-1]):
         raise ItemError(SkipReason.BUCKET_MISMATCH, f"bucket bounds must increase, got {show(bounds)}")
-    return bounds
+    return same_bounds(bounds)
 
 
 def _from_wire(bounds: bytes, lanes: bytes, total: float) -> Histogram:
@@ -222,7 +222,10 @@ def _read_table(message: _Table, catalogue: Catalogue) -> SeriesTable:
         raise ItemError(SkipReason.DEPRECATED_NAME, "an old name")
     for histograms in (table.histograms, table.rank_histograms):
         for key, histogram in histograms.items():
-            check_declared(catalogue, known_name(key), histogram.bounds)
+            bounds = histogram.bounds
+            declared = catalogue.buckets.get(known_name(key), bounds)
+            if bounds is not declared and bounds != declared:
+                raise ItemError(SkipReason.BUCKET_MISMATCH, "other bounds than are declared")
     return table
 
 
