@@ -96,13 +96,17 @@ the growth of its totals into prometheus_client's files there, and `start_metric
 serves all of them; so does any registry with the client's `MultiProcessCollector`.
 
 - Counters and histograms are summed over the processes, gauges combine as the column *processes* says. Of two
-  processes that publish for one engine, the latest level stands. An info metric is a gauge of value 1.
+  processes that publish for one engine, the latest level stands, by each one's wall clock: the levels of a process
+  whose clock is ahead hide the others' until theirs has passed it. An info metric is a gauge of value 1.
 - What is in a file stays: after `close()` an engine's counters and histograms keep their totals and its gauges
   fall to 0, and after a change of configuration the old info series is 0. A pipeline that is made again
   continues the counters. Empty the directory between two runs of the server.
+- Where another pipeline of the process still speaks of the engine, `close()` leaves its levels; so does a forked
+  child with its parent's. Of another process, a level stands that it published after the first one of the process
+  that closes; one that it published before is back at its next publish.
 - When a process has died, `prometheus_client.multiprocess.mark_process_dead(pid)` takes its levels out of the
   gauges with a `live` mode; its counts stay.
-- A file that cannot be read is left out of the scrape and counted in `{unreadable}`.
+- A file that cannot be read, or holds what is no text of a scrape, is left out and counted in `{unreadable}`.
 - Where the directory cannot be used, the log says so and the process keeps its metrics in its own registry.
 """
 
@@ -112,6 +116,9 @@ _ENDPOINT = """## The endpoint
 nobody who they are. At most {connections} clients are connected at once, others are told to come later, and none
 for longer than {seconds:g} seconds. The text is compressed for clients that accept gzip. A registry may hold other
 collectors; one that fails costs its scrape, and the log says which error it was.
+
+Of this package's own metrics, a series that cannot be written is left out alone, counted under the reason `internal`
+and named in the log. A forked child does not serve: it lets go of the port, which its parent can close and bind again.
 
 An engine that clears a registry of everything named after it leaves this collector in place, and one that was
 dropped all the same is registered again at the next interval of a pipeline.
@@ -200,7 +207,7 @@ def _labels(metadata: MetricMetadata) -> str:
 def _meaning(metadata: MetricMetadata) -> str:
     notes = [metadata.documentation]
     if metadata.gate:
-        notes.append(f"Only with the option `{metadata.gate}`.")
+        notes.append(f"Only with the option `{metadata.gate}` of `TelemetryPipeline`.")
     return " ".join(notes)
 
 
