@@ -22,6 +22,7 @@ from hisparse.cli.options import (
     HotSlots,
     Json,
     MetricsHost,
+    MetricsLinger,
     Model,
     PrefillChunk,
 )
@@ -50,6 +51,7 @@ def demo(  # noqa: PLR0913  (each argument is an option of the command)
     prefill_chunk: PrefillChunk = 512,
     metrics_port: Annotated[int, typer.Option("--metrics-port", min=0, max=MAX_PORT, help=METRICS_PORT_HELP)] = 0,
     metrics_host: MetricsHost = LOOPBACK,
+    metrics_linger: MetricsLinger = 0,
     as_json: Json = False,
 ) -> None:
     """Decode long prompts with the stock cache, a resident cache and HiSparse, and compare them.
@@ -68,6 +70,7 @@ def demo(  # noqa: PLR0913  (each argument is an option of the command)
         prefill_chunk=prefill_chunk,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
+        metrics_linger=metrics_linger,
     )
     with _pool(host_pool) as pool:
         failures = _run(settings, pool, as_json=as_json)
@@ -89,6 +92,7 @@ class DemoSettings:
     prefill_chunk: int
     metrics_port: int
     metrics_host: str
+    metrics_linger: int
 
 
 def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str, ...]:
@@ -108,18 +112,17 @@ def _run(settings: DemoSettings, host_pool: str, *, as_json: bool) -> tuple[str,
     longest = max(len(prompt.tokens) for prompt in prompts)
     loaded.check_length(longest, settings.new_tokens, knobs="lower --context-tokens or --new-tokens")
     total = count_forwards(prompts, prefill_chunk=settings.prefill_chunk, new_tokens=settings.new_tokens)
-    with (
-        MetricsFeed(loaded.name, settings.metrics_port, settings.metrics_host) as feed,
-        forward_bar(stderr, loaded.model, total) as bar,
-    ):
-        stderr.print(f"metrics while this runs: {feed.url}", highlight=False, soft_wrap=True)
-        question = tuple(loaded.tokenize(QUESTION))
-        run = Run(settings.new_tokens, settings.prefill_chunk, feed.pipeline, bar.show_stage, question)
-        comparison = compare(loaded, prompts, run)
-    if as_json:
-        typer.echo(json.dumps(to_json(loaded, comparison)))
-    else:
-        print_comparison(Console(), loaded, comparison)
+    question = tuple(loaded.tokenize(QUESTION))
+    with MetricsFeed(loaded.name, settings.metrics_port, settings.metrics_host) as feed:
+        with forward_bar(stderr, loaded.model, total) as bar:
+            stderr.print(f"metrics while this runs: {feed.url}", highlight=False, soft_wrap=True)
+            run = Run(settings.new_tokens, settings.prefill_chunk, feed.pipeline, bar.show_stage, question)
+            comparison = compare(loaded, prompts, run)
+        if as_json:
+            typer.echo(json.dumps(to_json(loaded, comparison)))
+        else:
+            print_comparison(Console(), loaded, comparison)
+        feed.linger(settings.metrics_linger)
     return comparison.failures
 
 

@@ -1,7 +1,9 @@
 """The telemetry of one command: a pipeline that caches publish to, and an endpoint that serves it."""
 
+from time import sleep
 from typing import Self
 
+import typer
 from prometheus_client import CollectorRegistry
 
 from hisparse.cli.options import LOOPBACK
@@ -31,6 +33,12 @@ class MetricsFeed:
     def url(self) -> str | None:
         """Where the metrics are, None where nothing is served."""
         return None if self._server is None else self._server.url
+
+    def linger(self, seconds: int) -> None:
+        """Go on serving for `seconds`, so that a scraper finds the last counts; not at all where nothing is served."""
+        if self._server is not None and seconds:
+            typer.echo(f"metrics for {seconds} s more: {self.url}", err=True)
+            sleep(seconds)
 
     def __enter__(self) -> Self:
         """Return the feed; leaving the block stops the server."""

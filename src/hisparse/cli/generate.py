@@ -21,6 +21,7 @@ from hisparse.cli.options import (
     HotSlots,
     Json,
     MetricsHost,
+    MetricsLinger,
     Model,
     PrefillChunk,
     check_temperature,
@@ -62,9 +63,12 @@ def generate(  # noqa: PLR0913  (each argument is an option of the command)
         int | None, typer.Option("--metrics-port", min=0, max=MAX_PORT, help=METRICS_PORT_HELP)
     ] = None,
     metrics_host: MetricsHost = LOOPBACK,
+    metrics_linger: MetricsLinger = 0,
     as_json: Json = False,
 ) -> None:
     """Continue a prompt with the KV cache on the host, printing text as it comes and a summary at the end."""
+    if metrics_linger and metrics_port is None:
+        raise typer.BadParameter("serves nothing without --metrics-port", param_hint="--metrics-linger")
     text = read_prompt(prompt, prompt_file)
     # torch and transformers take seconds to import, and --help must not wait for them.
     from hisparse.cli.models import load_model  # noqa: PLC0415  (imports torch: --help must not wait)
@@ -76,10 +80,8 @@ def generate(  # noqa: PLR0913  (each argument is an option of the command)
         if feed.url is not None:
             typer.echo(f"metrics while this runs: {feed.url}", err=True)
         result = _continue(loaded, text, sampling, telemetry=feed.pipeline, show=_drop if as_json else _show)
-    if as_json:
-        typer.echo(json.dumps(result.to_json(loaded)))
-    else:
-        typer.echo(f"\n{result.summary()}")
+        typer.echo(json.dumps(result.to_json(loaded)) if as_json else f"\n{result.summary()}")
+        feed.linger(metrics_linger)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ MAX_COUNT = 2**31 - 1
 """Of tokens, positions and slots: they are int32 wherever rows are looked up."""
 MAX_PORT = 65_535
 MAX_SEED = 2**64 - 1
+MAX_LINGER = 86_400
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.001, 1000.0
 """Sampling divides logits by it: a smaller one can overflow float32, a larger one makes all tokens alike."""
 
@@ -36,6 +37,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 
 HOST_POOL = typer.Option("--host-pool", metavar="ram|disk:DIR", help="Where the rows that are not hot are kept.")
 METRICS_PORT_HELP = "Serve Prometheus metrics on this port while the command runs; 0 takes a free one."
+MetricsLinger = Annotated[
+    int,
+    typer.Option(
+        "--metrics-linger",
+        metavar="SECONDS",
+        min=0,
+        max=MAX_LINGER,
+        help="Go on serving the last counts for so long before the command ends.",
+    ),
+]
 LOOPBACK = "127.0.0.1"
 MetricsHost = Annotated[
     str,
