@@ -313,7 +313,7 @@ def run_guided(argv: list[str]) -> int:
 def main(argv: list[str]) -> int:
     """Run as asked."""
     if len(argv) >= 2 and argv[1] == "--random":  # noqa: PLR2004  the option and its number
-        return run_random(int(argv[2]) if len(argv) > 2 else 100_000, 7)  # noqa: PLR2004  same
+        return run_random(int(argv[2]) if len(argv) > 2 else 100_000, 7)  # noqa: PLR2004  the number is the third argument
     if atheris is None:
         print("atheris is not installed: pip install atheris; or --random N", file=sys.stderr)
         return 2

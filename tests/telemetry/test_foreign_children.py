@@ -116,11 +116,15 @@ def test_a_reason_is_no_longer_than_a_label(*, plain: bool) -> None:
 
 
 def test_flush_and_close_never_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that fails costs a log line; closing drops the engine's series all the same."""
-    pipeline = pipe()
+    """A clock that fails, and totals that cannot be read, cost a log line; closing drops the series all the same."""
+    seconds = iter([0.0])
+    pipeline = pipe(clock=lambda: next(seconds))
     pipeline.publish({"a": moved(2)})
-    monkeypatch.setattr(pipeline, "_clock", fails(UnspeakableError()))
+    assert total(pipeline, f"{MOVED}_total") == 2
     pipeline.flush()
+    monkeypatch.setattr(pipeline, "_logging", None)
+    pipeline.flush()
+    assert errors(pipeline) == {"internal": 1}
     pipeline.close()
     pipeline.close()
     assert total(pipeline, f"{MOVED}_total") is None

@@ -1,6 +1,6 @@
 """The interval log line: rates and ratios of what happened since the last one; silent when nothing did."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from hisparse.telemetry.catalogue import RATIOS, Catalogue
 from hisparse.telemetry.histogram import Histogram, Value, plus
 from hisparse.telemetry.metadata import MetricMetadata
 from hisparse.telemetry.store import MetricStore
-from hisparse.telemetry.values import LabelValues
+from hisparse.telemetry.values import LabelValues, read_number
 
 GIB = 2**30
 # Over less than this a rate says how exactly two lines hit the same moment, and nothing about a transfer.
@@ -23,6 +23,32 @@ class _Key(NamedTuple):
 
 
 _Totals = dict[_Key, Value]
+
+
+class Stopwatch:
+    """Seconds since the last log line, by somebody else's clock, which may fail."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start now."""
+        self._clock = clock
+        self._started = clock()
+
+    def now(self) -> float:
+        """Return the clock's seconds; where it has none, those of the start, so that no time has passed."""
+        try:
+            return read_number(self._clock(), "the clock")
+        except Exception:  # noqa: BLE001  somebody else's clock
+            return self._started
+
+    def passed(self) -> float:
+        """Return the seconds since the start."""
+        return self.now() - self._started
+
+    def restart(self) -> float:
+        """Return the seconds since the start, and start again."""
+        now = self.now()
+        passed, self._started = now - self._started, now
+        return passed
 
 
 class KVConnectorLogging:

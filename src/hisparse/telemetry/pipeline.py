@@ -11,11 +11,11 @@ from hisparse import __version__
 from hisparse.errors import SettingError
 from hisparse.telemetry.building import build_kv_connector_stats
 from hisparse.telemetry.catalogue import CATALOGUE, TELEMETRY, Catalogue
-from hisparse.telemetry.interval import KVConnectorLogging
+from hisparse.telemetry.interval import KVConnectorLogging, Stopwatch
 from hisparse.telemetry.prometheus import KVConnectorPrometheus
 from hisparse.telemetry.stats import KVConnectorStats
 from hisparse.telemetry.store import MetricStore
-from hisparse.telemetry.values import MAX_REASONS, SkipReason, read_index, read_number, show
+from hisparse.telemetry.values import MAX_REASONS, SkipReason, read_index, show
 from hisparse.telemetry.wire import decode_stats
 
 logger = logging.getLogger("hisparse")
@@ -80,14 +80,14 @@ class TelemetryPipeline:
             raise SettingError("engines must name at least one engine, got none")
         self.registry = REGISTRY if registry is None else registry
         chosen = _chosen(catalogue, show_hidden_metrics_for_version, kv_cache_metrics=kv_cache_metrics)
-        self._model_name, self._clock, self._wall_clock = model_name, clock, wall_clock
+        self._model_name, self._wall_clock = model_name, wall_clock
         self._build = build
         self._catalogue = chosen
         self._exporter = KVConnectorPrometheus.attach(self.registry, chosen)
         self._stores = {engine: self._exporter.acquire(self._model_name, engine) for engine in known}
         self._is_closed = False
         self._logging = KVConnectorLogging(chosen, self._stores.values())
-        self._log_interval_seconds, self._logged_at = log_interval_seconds, clock()
+        self._log_interval_seconds, self._stopwatch = log_interval_seconds, Stopwatch(clock)
         self._warned: dict[str, float] = {}
 
     def publish(self, children: Mapping[str, Any], *, engine: int = 0) -> None:
@@ -105,7 +105,7 @@ class TelemetryPipeline:
         """
         try:
             self._publish(children, engine)
-            if not self._is_closed and self._now() - self._logged_at >= self._log_interval_seconds:
+            if not self._is_closed and self._stopwatch.passed() >= self._log_interval_seconds:
                 self.flush()
         except Exception as error:  # noqa: BLE001  a fault in telemetry must not end a serving step
             self._skip(SkipReason.INTERNAL, show(error))
@@ -123,9 +123,7 @@ class TelemetryPipeline:
         self._exporter.keep_registered(self.registry)
         for engine in self._stores:
             self._exporter.share(self._model_name, engine)
-        now = self._now()
-        seconds, self._logged_at = now - self._logged_at, now
-        line = self._logging.line(list(self._stores.values()), seconds)
+        line = self._logging.line(list(self._stores.values()), self._stopwatch.restart())
         if line is not None:
             logger.info("%s", line)
 
@@ -200,16 +198,10 @@ class TelemetryPipeline:
             counting.skip(reason)
         self._warn({reason: detail})
 
-    def _now(self) -> float:
-        try:
-            return read_number(self._clock(), "the clock")
-        except Exception:  # noqa: BLE001  somebody else's clock; without it the interval has no length
-            return self._logged_at
-
     def _warn(self, skipped: Mapping[str, str]) -> None:
         if not skipped:
             return
-        now = self._now()
+        now = self._stopwatch.now()
         for reason, detail in skipped.items():
             # Senders make reasons up; those beyond the bound are only counted.
             is_known = reason in self._warned

@@ -13,6 +13,7 @@ from hisparse.telemetry.stats import KVConnectorStats, RankedSample, Sample
 from hisparse.telemetry.values import (
     MAX_NAMES,
     MAX_NUMBER,
+    MAX_RANK,
     MAX_SERIES,
     ItemError,
     SkipReason,
@@ -27,6 +28,8 @@ from hisparse.telemetry.values import (
 # A generator that never ends must not keep a step from ending.
 MAX_SAMPLES = 64 * MAX_SERIES
 _KINDS = frozenset(["counter", "gauge", "histogram"])
+_OWN = frozenset([Sample, RankedSample])
+_NO_LABELS: tuple[str, ...] = ()
 _ANY = (-float(MAX_NUMBER), float(MAX_NUMBER))
 _FROM_ZERO = (0.0, float(MAX_NUMBER))
 # What a level counts or measures is never less than nothing; a share is at most one, and info is always 1.
@@ -48,10 +51,19 @@ def read_sample(sample: Any) -> Sample:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ItemError(SkipReason.WRONG_TYPE, f"{text}: a kind must be one of {sorted(_KINDS)}, got {show(kind)}")
     number = _read_value(text, kind, value)
-    if type(sample) is Sample and type(labels) is tuple and not labels and text is name and type(number) is type(value):
+    rank = getattr(sample, "rank", None)
+    has_rank = rank is None or (type(rank) is int and 0 <= rank <= MAX_RANK)
+    # As this package's own classes make them: nothing would change.
+    if (
+        isinstance(sample, Sample)
+        and type(sample) in _OWN
+        and has_rank
+        and labels is _NO_LABELS
+        and text is name
+        and type(number) is type(value)
+    ):
         return sample
     read = Sample(text, kind, label_values(labels), number)  # type: ignore[arg-type]  # as checked
-    rank = getattr(sample, "rank", None)
     return read if rank is None else RankedSample.of(read, rank_or_unread(rank))
 
 

@@ -172,8 +172,8 @@ class MetricStore:
             return False
         for rank, place, number in found:
             if place.shares is None:
-                # A number, as its kind says; a call of `add` would cost as much again.
-                place.series[place.labels] += number  # type: ignore[operator]
+                # A number; a call of `add` would cost as much again.
+                place.series[place.labels] += number  # type: ignore[operator]  # as its kind says
             else:
                 self._add_to(place, rank, number, skipped=skipped)
         for rank, place, value in others:
