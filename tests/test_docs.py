@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import inspect
+import logging
 import pkgutil
 import re
 import shlex
@@ -15,6 +16,8 @@ import pytest
 from typer.main import get_command
 
 import hisparse
+from hisparse.telemetry import CounterMetadata, GaugeMetadata, HistogramMetadata, OffloadingConnectorStats
+from hisparse.telemetry.metadata import UNITS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -75,6 +78,18 @@ def test_every_setting_is_documented() -> None:
                 settings |= inspect.signature(value).parameters.keys()
     assert settings - {"args", "kwargs"}
     assert missing(settings - {"args", "kwargs", "self"}) == []
+
+
+def test_every_argument_of_a_metric_is_documented() -> None:
+    """Each field of the metadata, each unit and each call that records has a row on the page for authors."""
+    page = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
+    kinds = (CounterMetadata, GaugeMetadata, HistogramMetadata)
+    fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert [name for name in fields if f"\n| `{name}` |" not in page] == []
+    assert [unit for unit in UNITS if f"`{unit}`" not in page] == []
+    functions = inspect.getmembers(OffloadingConnectorStats, inspect.isfunction)
+    calls = {name for name, call in functions if "labelvalues" in inspect.signature(call).parameters} | {"set_info"}
+    assert [name for name in calls if name[0] != "_" and f"\n| `{name}(" not in page] == []
 
 
 # -------------------------------------------------------------- command line
@@ -166,9 +181,12 @@ def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The Python blocks of a page run from top to bottom in one namespace."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "example"}
-    for line, text in python_blocks(path):
-        # Empty lines in front make a traceback point into the page.
-        exec(compile("\n" * line + text, str(path), "exec"), namespace)  # noqa: S102 - running it is the test
+    try:
+        for line, text in python_blocks(path):
+            # Empty lines in front make a traceback point into the page.
+            exec(compile("\n" * line + text, str(path), "exec"), namespace)  # noqa: S102 - running it is the test
+    finally:
+        logging.getLogger("hisparse").setLevel(logging.NOTSET)  # pages show how to make it speak
 
 
 # --------------------------------------------------------------------- links

@@ -5,24 +5,25 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hisparse.dashboards import AlertSettings, dashboard_json, rules_yaml
+from hisparse.dashboards import dashboard_json, rules_yaml
+from hisparse.dashboards.alerts import RUNBOOK
 
 FOLDER = Path(__file__).resolve().parent.parent / "dashboards"
 
 
-def generated(settings: AlertSettings) -> dict[str, str]:
+def generated(runbook: str) -> dict[str, str]:
     """Return the text of each file by its name."""
-    return {"hisparse.json": dashboard_json(), "alerts.yml": rules_yaml(settings)}
+    return {"hisparse.json": dashboard_json(), "alerts.yml": rules_yaml(runbook=runbook)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the files; return 1 when one is not what would be written."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is out of date")
-    parser.add_argument("--runbook", default=AlertSettings.runbook, help="address of the runbook, for runbook_url")
+    parser.add_argument("--runbook", default=RUNBOOK, help="address of the runbook, for runbook_url")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files are")
     parsed = parser.parse_args(arguments)
-    files = generated(AlertSettings(runbook=parsed.runbook))
+    files = generated(parsed.runbook)
     if parsed.check:
         old = [name for name, text in files.items() if not _is_written(parsed.folder / name, text)]
         for name in old:

@@ -25,8 +25,6 @@ SOON = AlertSettings(
     pending="1s",
     failures_pending="1s",
     stale_pending="1s",
-    down_pending="1s",
-    known_window="1m",
     misses_per_second=1,
     stale_seconds=0.5,
 )
@@ -41,7 +39,7 @@ def server(
 ) -> Iterator[LivePrometheus]:
     """Return a server that evaluates the alerts with short durations."""
     folder = tmp_path_factory.mktemp("alerts")
-    with LivePrometheus(prometheus_programs[0], folder, rules=rules_yaml(SOON), ports=4) as running:
+    with LivePrometheus(prometheus_programs[0], folder, rules=rules_yaml(SOON), ports=5) as running:
         yield running
 
 

@@ -5,7 +5,7 @@ runbook, needs the extra ``dashboards``::
 
     from hisparse.dashboards import AlertSettings, dashboard_json, rules_yaml
 
-    rules_yaml(AlertSettings(hit_ratio=0.8, runbook="https://wiki.example/hisparse"))
+    rules_yaml(AlertSettings(hit_ratio=0.8), runbook="https://wiki.example/hisparse")
     dashboard_json()
 """
 

@@ -166,7 +166,10 @@ def _host_metrics() -> dict[str, MetricMetadata]:
             log=None,
         ),
         "hisparse_host_capacity_bytes": GaugeMetadata(
-            "Size of the host pool.", unit="bytes", across_ranks="sum", log="HiSparse host pool capacity"
+            "Size of the host pool that is open now; 0 between batches where a pool is opened for each.",
+            unit="bytes",
+            across_ranks="sum",
+            log="HiSparse host pool capacity",
         ),
         "hisparse_host_prefix_queried_tokens_total": CounterMetadata(
             "Tokens of full pages that requests looked up in the host pool, each request once, when it starts.",
@@ -179,7 +182,8 @@ def _host_metrics() -> dict[str, MetricMetadata]:
             log="HiSparse prefix tokens found",
         ),
         "hisparse_host_link_bytes_per_second": GaugeMetadata(
-            "Speed at which this machine copies from the host to the device, measured once; 0 where not measured.",
+            "Speed at which this machine copies from the open host pool to the device, measured once for a pool in "
+            "memory, as set for one on disk; 0 where neither, and while no pool is open.",
             unit="bytes_per_second",
             across_ranks="sum",
             log=None,
@@ -247,7 +251,7 @@ def _offload_metrics() -> dict[str, MetricMetadata]:
             unit="transfers",
             labelnames=("direction", "outcome"),
             labelvalues={"direction": TRANSFERS, "outcome": TRANSFER_OUTCOMES},
-            log=None,
+            log="Offload transfers",
         ),
         "hisparse_offload_transfer_seconds": HistogramMetadata(
             "Time of one transfer of blocks from its start to its completion.",
