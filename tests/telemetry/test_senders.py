@@ -195,3 +195,12 @@ def test_a_rank_that_became_a_float_is_read() -> None:
     """A whole float is the rank it equals, as JSON of some senders writes it."""
     assert HiSparseKVConnectorStats({"cache_hits": [1], "rank": 3.0}).rank == 3
     assert OffloadingConnectorStats(rank=0.0).rank == 0  # type: ignore[arg-type]  # the point
+
+
+@pytest.mark.parametrize("kind", [HiSparseKVConnectorStats, OffloadingConnectorStats, HiSparseConnectorStats])
+def test_an_unread_rank_is_counted_once_however_far_it_travels(kind: Any) -> None:
+    """A container whose rank could not be read comes back from its plain form as it was, not counted again."""
+    stats = kind(rank="r0")
+    assert stats.errors == {"unknown_rank": 1}
+    again = kind(kind(stats.to_dict()).to_dict())
+    assert again == stats

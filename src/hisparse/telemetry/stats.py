@@ -153,7 +153,13 @@ class KVConnectorStats(ABC):
         if not isinstance(data, Mapping):
             self.skip(SkipReason.WRONG_TYPE, f"statistics must be a mapping, got {show(other)}")
             return
-        self.merge_as(data, self._read_rank(data.get(RANK_KEY)))
+        rank, errors = data.get(RANK_KEY), data.get(ERRORS_KEY)
+        # A container of this package that could not read its rank has counted that already.
+        knows = isinstance(errors, Mapping) and SkipReason.UNKNOWN_RANK in errors
+        if knows and type(rank) is int and rank == UNREAD_RANK:
+            self.merge_as(data, UNREAD_RANK)
+        else:
+            self.merge_as(data, self._read_rank(rank))
 
     def aggregate_as(self, other: Any, rank: int | None) -> Self:
         """Add `other` as `aggregate` does, as said by `rank` where it carries none itself."""
