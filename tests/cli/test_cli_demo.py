@@ -59,6 +59,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedDemo:
     return FinishedDemo(process.returncode, stdout, first_line + rest, scraped, [p.name for p in folder.iterdir()])
 
 
+def test_progress_is_lines_where_no_bar_can_be_drawn(finished: FinishedDemo) -> None:
+    """Standard error that is no terminal names each stage of each request in a line of its own."""
+    lines = finished.stderr.splitlines()
+    for way in ("stock cache", "resident cache", "HiSparse"):
+        assert len([line for line in lines if line.endswith(f": {way}")]) == 4
+
+
 def test_json_is_one_object_with_the_promised_keys(finished: FinishedDemo) -> None:
     """A fresh process prints one JSON object on standard output, exits with 0 and leaves its directory clean."""
     assert finished.code == 0, finished.stderr

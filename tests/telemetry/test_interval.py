@@ -7,8 +7,10 @@ from prometheus_client import CollectorRegistry
 
 from hisparse.telemetry import (
     CATALOGUE,
+    Catalogue,
     GaugeMetadata,
     HiSparseKVConnectorStats,
+    HistogramMetadata,
     OffloadingConnectorStats,
     TelemetryPipeline,
 )
@@ -172,3 +174,22 @@ def test_a_lowest_level_is_the_lowest_of_all_engines(
             stats.set_gauge("mine_health_ratio", level)
             pipeline.publish({"mine": stats}, engine=engine)
     assert caplog.messages == ["KV Transfer metrics: mine_health_ratio=0.25, engines=3"]
+
+
+def test_small_levels_and_unitless_means_are_readable(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A level below 1 MiB is told in bytes, none at all as 0 GiB, and a mean without a unit by its name alone."""
+    caplog.set_level(logging.INFO, logger="hisparse")
+    mine = Catalogue({"tape_seek_steps": HistogramMetadata("Steps.", buckets=(1, 10), log="tape seek")})
+    with TelemetryPipeline(registry=registry, catalogue=CATALOGUE.merged(mine)) as pipeline:
+        for level in (400, 2**20, 0):
+            stats = OffloadingConnectorStats(catalogue=CATALOGUE.merged(mine))
+            stats.set_gauge("hisparse_host_used_bytes", level)
+            stats.observe_histogram("tape_seek_steps", [1.8, 6])
+            pipeline.publish({"tape": stats})
+            pipeline.flush()
+    assert "HiSparse host pool used bytes=400," in caplog.messages[0]
+    assert "HiSparse host pool used GiB=0.0009766," in caplog.messages[1]
+    assert "HiSparse host pool used GiB=0," in caplog.messages[2]
+    assert all(line.endswith("tape seek count=2, tape seek mean=3.9") for line in caplog.messages)

@@ -142,3 +142,33 @@ def test_bad_settings_are_sentences(registry: CollectorRegistry) -> None:
         TelemetryPipeline(registry=registry, log_interval_seconds=0)
     with pytest.raises(SettingError, match="at least one engine"):
         TelemetryPipeline(registry=registry, engines=())
+
+
+@pytest.mark.parametrize(
+    ("recorded", "meant"),
+    [
+        ("vllm:kv_offload_load_bytes_total", "vllm:kv_offload_load_bytes"),
+        ("vllm_kv_offload_load_bytes", "vllm:kv_offload_load_bytes"),
+        ("vllm_kv_offload_load_bytes_total", "vllm:kv_offload_load_bytes"),
+        ("hisparse_hot_selections", "hisparse_hot_selections_total"),
+    ],
+)
+def test_a_counter_by_its_other_spelling_is_recognized(
+    pipeline: TelemetryPipeline, caplog: pytest.LogCaptureFixture, recorded: str, meant: str
+) -> None:
+    """Who records the name of queries, or queries the recorded one, is told the other; nothing is guessed."""
+    stats = OffloadingConnectorStats()
+    stats.increase_counter(recorded, 1)
+    pipeline.publish({"mine": stats})
+    assert f"{recorded}: is not declared: did you mean {meant!r}?" in caplog.text
+
+
+def test_an_unknown_name_says_where_to_declare_it(
+    pipeline: TelemetryPipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name like no other is to be declared, and plain data of an unknown class to be given a builder."""
+    stats = OffloadingConnectorStats()
+    stats.increase_counter("mine_reads_total", 1)
+    pipeline.publish({"mine": stats, "other": {"reads": 1}})
+    assert "mine_reads_total: is not declared: add it to the pipeline's catalogue" in caplog.text
+    assert "'other' sent {'reads': 1}: give build=StatsBuilder([...])" in caplog.text

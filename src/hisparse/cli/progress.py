@@ -24,9 +24,11 @@ class ForwardBar:
         return self.progress.tasks[self.task].started
 
     def show_stage(self, stage: str) -> None:
-        """Name what is decoded now; the first stage starts the bar."""
+        """Name what is decoded now, in a line of its own where no bar is drawn; the first stage starts the bar."""
         if not self.is_started:
             self.progress.start_task(self.task)
+        if self.progress.disable:
+            self.progress.console.print(stage, highlight=False, markup=False, soft_wrap=True)
         self.progress.update(self.task, description=stage)
 
 
@@ -44,7 +46,7 @@ def count_forwards(prompts: Sequence[Prompt], *, prefill_chunk: int, new_tokens:
 def forward_bar(console: Console, model: Any, total: int) -> Iterator[ForwardBar]:
     """Show a bar of `total` passes while the block runs; the model carries a hook meanwhile.
 
-    On a console that is no terminal nothing is drawn.
+    On a console that is no terminal no bar is drawn; each stage is a line.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -9,6 +9,9 @@ from hisparse.telemetry.hisparse_stats import DELTAS, LEVELS, RESIDENCY
 from hisparse.telemetry.offload_stats import OffloadingConnectorStats
 from hisparse.telemetry.stats import ERRORS_KEY, RANK_KEY, RANKS_KEY, KVConnectorStats
 
+# What the warning about an unknown payload tells its reader to do.
+UNKNOWN_HELP = "give build=StatsBuilder([...]) of hisparse.connectors the class of its connector"
+
 
 def build_kv_connector_stats(data: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
     """Return a container of what `data`, a plain form, says, or None where no container of this package has it.

@@ -11,6 +11,8 @@ from hisparse.telemetry.store import MetricStore
 from hisparse.telemetry.values import LabelValues, read_number
 
 GIB = 2**30
+# Less is told in bytes: as GiB it would be all exponent.
+MIB = 2**20
 # Over less than this a rate says how exactly two lines hit the same moment, and nothing about a transfer.
 MIN_RATE_SECONDS = 1e-3
 
@@ -144,7 +146,9 @@ def _level(label: str, metadata: MetricMetadata, value: Value) -> str:
         return f"{label}={value.count}"
     if label.endswith("%"):
         return f"{label}={round(100 * value, 1)}"
-    return f"{label} GiB={value / GIB:.4g}" if metadata.unit == "bytes" else f"{label}={_number(value)}"
+    if metadata.unit != "bytes":
+        return f"{label}={_number(value)}"
+    return f"{label} bytes={_number(value)}" if 0 < value < MIB else f"{label} GiB={value / GIB:.4g}"
 
 
 def _growth(
@@ -153,7 +157,7 @@ def _growth(
     if isinstance(moved, tuple):
         count, total = moved
         yield f"{label} count={count}"
-        yield f"{label} mean {metadata.unit}={total / count:.4g}"
+        yield f"{label} mean{f' {metadata.unit}' if metadata.unit else ''}={total / count:.4g}"
         return
     amount = moved or 0
     yield f"{label}={_number(amount)}"

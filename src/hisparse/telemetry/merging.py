@@ -1,9 +1,9 @@
 """Statistics of the workers and of the scheduler of one step, joined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hisparse.telemetry.building import build_kv_connector_stats
+from hisparse.telemetry.building import UNKNOWN_HELP, build_kv_connector_stats
 from hisparse.telemetry.catalogue import CATALOGUE, Catalogue
 from hisparse.telemetry.connector_stats import HiSparseConnectorStats
 from hisparse.telemetry.hisparse_stats import HiSparseKVConnectorStats
@@ -20,22 +20,27 @@ _OWN: frozenset[type[KVConnectorStats]] = frozenset(
 )
 
 Said = KVConnectorStats | Mapping[str, Any] | bytes | None
+Build = Callable[[Any, Catalogue], KVConnectorStats | None]
 
 
-def merge_ranks(stats_per_rank: Sequence[Said], *, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats:
+def merge_ranks(
+    stats_per_rank: Sequence[Said], *, catalogue: Catalogue = CATALOGUE, build: Build = build_kv_connector_stats
+) -> KVConnectorStats:
     """Return what the workers of one engine said in a step, as new statistics. Reads only; never raises on data.
 
     Args:
         stats_per_rank: Containers, plain forms or bytes; None for a worker that has nothing to say. The position
             is the rank of those that carry none.
         catalogue: Merge rules and buckets for what is not a container yet.
+        build: Makes statistics of plain data; a `StatsBuilder` of `hisparse.connectors` where connectors of one's own,
+            or several in one engine, send any.
 
     Returns:
         `OffloadingConnectorStats` where all that is said is such, another class where all is of that class, and
         else `HiSparseConnectorStats`, which holds what any container of this package says, whatever came first.
         What each rank did for itself adds up; what all did alike is counted once where it is read.
     """
-    read = [read_stats(said, catalogue) for said in stats_per_rank]
+    read = [read_stats(said, catalogue, build) for said in stats_per_rank]
     alike = {rank: stats for rank, stats in enumerate(read) if type(stats) is OffloadingConnectorStats}
     if alike and len(alike) == len(read):
         together = _sum_of_ranks(alike)
@@ -47,8 +52,9 @@ def merge_ranks(stats_per_rank: Sequence[Said], *, catalogue: Catalogue = CATALO
             # One that says nothing has fields all the same, which another class would not know.
             if type(stats) is type(merged) or not _says_nothing(stats):
                 merged.aggregate_as(stats, position)
+                _keep_examples(merged, stats)
         elif said is not None:
-            merged.skip(SkipReason.UNKNOWN_CONNECTOR, f"rank {position} sent {show(said)}")
+            merged.skip(SkipReason.UNKNOWN_CONNECTOR, f"rank {position} sent {show(said)}: {UNKNOWN_HELP}")
     return merged
 
 
@@ -71,6 +77,13 @@ def _accumulator(said: Sequence[KVConnectorStats], catalogue: Catalogue) -> KVCo
 def _catalogue_of(stats: KVConnectorStats) -> Mapping[str, MetricMetadata] | None:
     found = stats.metrics if isinstance(stats, HiSparseConnectorStats) else stats
     return found.catalogue if isinstance(found, OffloadingConnectorStats) else None
+
+
+def _keep_examples(merged: KVConnectorStats, stats: KVConnectorStats) -> None:
+    """Take over the sentences about what was skipped, which a plain form does not carry."""
+    examples = getattr(stats, "examples", None)  # somebody else's class may have left them out
+    if isinstance(examples, dict):
+        merged.examples.update({reason: text for reason, text in examples.items() if reason in merged.errors})
 
 
 def _says_nothing(stats: KVConnectorStats) -> bool:
@@ -102,36 +115,50 @@ def _sum_of_ranks(stats_by_rank: Mapping[int, OffloadingConnectorStats]) -> Offl
     return merged
 
 
-def merge_step(worker: Said, scheduler: Said, *, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
+def merge_step(
+    worker: Said, scheduler: Said, *, catalogue: Catalogue = CATALOGUE, build: Build = build_kv_connector_stats
+) -> KVConnectorStats | None:
     """Return what the workers and the scheduler said in one step, as new statistics; None where nobody did.
 
     Args:
         worker: What `merge_ranks` returned, its plain form or bytes; None where no worker said anything.
         scheduler: The same of the scheduler side.
         catalogue: Merge rules and buckets for what is not a container yet.
+        build: Makes statistics of plain data, as for `merge_ranks`.
     """
-    present = [stats for said in (worker, scheduler) if (stats := _said(said, catalogue)) is not None]
+    present = [stats for said in (worker, scheduler) if (stats := _said(said, catalogue, build)) is not None]
     if not present:
         return None
     merged = _accumulator(present, catalogue)
     for stats in present:
         merged.aggregate(stats)
+        _keep_examples(merged, stats)
     return merged
 
 
-def _said(said: Said, catalogue: Catalogue) -> KVConnectorStats | None:
-    stats = read_stats(said, catalogue)
+def _said(said: Said, catalogue: Catalogue, build: Build) -> KVConnectorStats | None:
+    stats = read_stats(said, catalogue, build)
     if stats is None and said is not None:
         stats = OffloadingConnectorStats(catalogue=catalogue)
-        stats.skip(SkipReason.UNKNOWN_CONNECTOR, f"nobody builds statistics from {show(said)}")
+        stats.skip(SkipReason.UNKNOWN_CONNECTOR, f"nobody knows {show(said)}: {UNKNOWN_HELP}")
     return None if stats is None or _says_nothing(stats) else stats
 
 
-def read_stats(said: Any, catalogue: Catalogue = CATALOGUE) -> KVConnectorStats | None:
+def read_stats(
+    said: Any, catalogue: Catalogue = CATALOGUE, build: Build = build_kv_connector_stats
+) -> KVConnectorStats | None:
     """Return a container as it is, or that of a plain form or bytes; None where there is nothing or nobody knows it."""
     # The exact type first: asking an abstract base class takes as long as merging a counter.
     if said is None or type(said) is OffloadingConnectorStats or isinstance(said, KVConnectorStats):
         return said
     if isinstance(said, bytes | bytearray | memoryview):
-        return decode_stats(said, catalogue)
-    return build_kv_connector_stats(said, catalogue)
+        return _built(lambda: decode_stats(said, catalogue, build))
+    return _built(lambda: build(said, catalogue))
+
+
+def _built(build: Callable[[], Any]) -> KVConnectorStats | None:
+    try:
+        built = build()
+    except Exception:  # noqa: BLE001  somebody else's class must not end a step; its statistics are then unknown
+        return None
+    return built if isinstance(built, KVConnectorStats) else None

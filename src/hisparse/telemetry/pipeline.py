@@ -9,7 +9,7 @@ from prometheus_client.registry import REGISTRY, CollectorRegistry
 
 from hisparse import __version__
 from hisparse.errors import SettingError
-from hisparse.telemetry.building import build_kv_connector_stats
+from hisparse.telemetry.building import UNKNOWN_HELP, build_kv_connector_stats
 from hisparse.telemetry.catalogue import CATALOGUE, TELEMETRY, Catalogue
 from hisparse.telemetry.interval import KVConnectorLogging, Stopwatch
 from hisparse.telemetry.prometheus import KVConnectorPrometheus
@@ -171,7 +171,7 @@ class TelemetryPipeline:
         try:
             stats = self._read(data)
             if stats is None:
-                self._skip(SkipReason.UNKNOWN_CONNECTOR, f"{show(name)} sent {show(data)}", store)
+                self._skip(SkipReason.UNKNOWN_CONNECTOR, f"{show(name)} sent {show(data)}: {UNKNOWN_HELP}", store)
                 return
             self._warn(store.apply(stats))
             store.set_level(TIMESTAMP_METRIC, self._wall_clock())

@@ -210,7 +210,9 @@ class MetricStore:
         if name in self._catalogue.deprecated:
             raise ItemError(SkipReason.DEPRECATED_NAME, "is an old name: send its replacement alone")
         if metadata is None:
-            raise ItemError(SkipReason.UNDECLARED_METRIC, "is not declared: add it to the pipeline's catalogue")
+            known = next(filter(self._catalogue.__contains__, _other_spellings(name)), None)
+            hint = "add it to the pipeline's catalogue" if known is None else f"did you mean {known!r}?"
+            raise ItemError(SkipReason.UNDECLARED_METRIC, f"is not declared: {hint}")
         if unit is not None and metadata.unit != unit:
             raise ItemError(SkipReason.TYPE_CONFLICT, f"is declared in unit {metadata.unit!r}, got {unit}")
         return metadata
@@ -254,6 +256,12 @@ class MetricStore:
         for label in _undeclared(mappings, metadata):
             self._count_skipped(SkipReason.LABEL_MISMATCH, 1)
             skipped.setdefault(SkipReason.LABEL_MISMATCH, f"{name}: label {label!r} is not declared")
+
+
+def _other_spellings(name: str) -> Iterator[str]:
+    """Yield what a name may have been meant to be: counters are queried with ``_total``, and some recorded without."""
+    for spelled in (name, name.replace("vllm_", "vllm:", 1)):
+        yield from (spelled, spelled.removesuffix("_total"), f"{spelled}_total")
 
 
 def _undeclared(mappings: list[dict[str, str]], metadata: MetricMetadata) -> Iterator[str]:
