@@ -10,6 +10,7 @@ from tiering import CPU, GEOMETRY, append_step, counters_of, open_rows, plan_for
 
 from hisparse.integrations.transformers.sampler import CacheSampler
 from hisparse.integrations.transformers.slot import StoreSlot
+from hisparse.integrations.transformers.stats import PrefixCounts
 from hisparse.integrations.transformers.tiered import TieredRows
 
 
@@ -92,6 +93,26 @@ def test_growth_is_published_once(recorder: Recorder) -> None:
         found = [s[key] for s in recorder.published for key in s if key[0] == f"hisparse_hot_{name}"]
         assert sum(histogram.count for histogram in found) == samples
         assert sum(histogram.sum for histogram in found) == pytest.approx(total)
+
+
+def test_prefix_tokens_are_published_once(recorder: Recorder) -> None:
+    """Tokens asked for and found since the sampler was made add up, without a forward pass and however often told."""
+    counts = PrefixCounts(7, 5)
+    sampler = CacheSampler(
+        recorder,  # type: ignore[arg-type] # all a sampler asks of a pipeline is publish
+        GEOMETRY,
+        counters_of(),
+        slot=empty_slot(),
+        prefixes=counts,
+        clock=lambda: recorder.now,
+    )
+    for queried, hit in ((64, 0), (128, 64)):
+        counts.queried_tokens += queried
+        counts.hit_tokens += hit
+        sampler.tell_levels()
+        sampler.tell_levels()
+    assert recorder.total("hisparse_host_prefix_queried_tokens_total") == 192
+    assert recorder.total("hisparse_host_prefix_hit_tokens_total") == 64
 
 
 def test_only_what_is_counted_from_now_on_is_published(recorder: Recorder) -> None:
