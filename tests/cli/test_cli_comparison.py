@@ -48,8 +48,8 @@ def test_three_ways_agree_and_everything_is_counted(loaded: LoadedModel, prompts
     assert result.failures == ()
     assert result.is_identical
     assert [len(request.stock.decoded.tokens) for request in result.requests] == [NEW_TOKENS] * 2
-    # Five queries after each prompt, and the last chunk of the first prompt.
-    assert result.counts.selections.total == (5 + 1 + 5) * 6 * 128
+    # Five queries after each prompt and after the second question, and the last chunk of the first prompt.
+    assert result.counts.selections.total == (5 + 1 + 5 + 5) * 6 * 128
     assert result.counts.host_to_device_bytes == result.counts.selections.miss * ROW_BYTES
     assert 0 < result.device_kv_bytes("hisparse") < result.device_kv_bytes("resident_absorbed")
     assert all(result.step_seconds(variant) > 0.0 for variant in VARIANTS)
@@ -106,7 +106,7 @@ def test_lost_selections_are_a_failure(
     result = compare(loaded, prompts[1:], run)
     assert result.is_identical
     assert len(result.failures) == 2
-    assert "expected 3,840 selections" in result.failures[0]
+    assert "expected 7,680 selections" in result.failures[0]
     assert result.failures[1].startswith("typing: hit of all index groups")
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisparse.cli.decoding import StepClock, median, selecting_queries
+from hisparse.cli.decoding import Sizes, StepClock, median
 
 
 def test_clock_leaves_the_prompt_out() -> None:
@@ -35,8 +35,15 @@ def test_clock_leaves_the_prompt_out() -> None:
 )
 def test_queries_are_counted_from_sizes(context: int, chunk: int, slots: int, queries: int) -> None:
     """Ten new tokens are nine queries, and so is every query of a later chunk that fits the hot buffer."""
-    counted = selecting_queries(context, prefill_chunk=chunk, new_tokens=10, hot_slots=slots, top_k=128)
+    counted = Sizes(10, chunk, slots, 128).selecting_queries(context)
     assert counted == queries
+
+
+def test_a_first_chunk_after_restored_rows_selects() -> None:
+    """Where rows are held already, the first chunk that fits the hot buffer is read through it too."""
+    sizes = Sizes(10, 512, 256, 128)
+    assert sizes.selecting_queries(130, held_tokens=128) == 11
+    assert sizes.selecting_queries(160, held_tokens=128) == 9
 
 
 @settings(deadline=None)

@@ -76,7 +76,7 @@ def test_json_is_one_object_with_the_promised_keys(finished: FinishedDemo) -> No
     assert (report["context_tokens"], report["new_tokens"]) == (480, 24)
     assert (report["hot_slots"], report["top_k"]) == (256, 128)
     assert list(report["selections"]) == list(OUTCOMES)
-    assert sum(report["selections"].values()) == 4 * 5 * 6 * 128
+    assert sum(report["selections"].values()) == (4 + 1) * 5 * 6 * 128
     assert report["hit_ratio"] == report["selections"]["hit"] / (
         report["selections"]["hit"] + report["selections"]["miss"]
     )
@@ -109,7 +109,7 @@ def test_tables_show_texts_layers_and_verdict(run_cli: Callable[..., Result], tm
         "second question",
     ):
         assert text in result.stdout
-    assert re.search(r"selections: hit [\d,]+, miss [\d,]+, resident 0, padding 0; total 7,680", result.stdout)
+    assert re.search(r"selections: hit [\d,]+, miss [\d,]+, resident 0, padding 0; total 11,520", result.stdout)
     assert list(tmp_path.iterdir()) == []
 
 

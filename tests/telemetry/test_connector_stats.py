@@ -19,6 +19,7 @@ from hisparse.telemetry import (
 
 SELECTIONS = "hisparse_hot_selections_total"
 MISSES = "hisparse_hot_request_misses_rows"
+BYTES = "vllm:hisparse_host_to_device_bytes"
 BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
@@ -102,3 +103,10 @@ def test_taking_leaves_nothing() -> None:
     assert stats != filled(rank=1)
     assert "metrics" not in stats.to_dict()
     assert not list(stats.samples())
+
+
+def test_the_log_takes_no_operator_name_of_another_kind() -> None:
+    """What a labelled part records under an operator's name, as another kind, is not in the reduced numbers."""
+    stats = filled()
+    stats.aggregate({"types": {BYTES: "histogram"}, "data": {BYTES: {"": [3.0]}}})
+    assert stats.reduce()["HiSparse host-to-device bytes"] == 64

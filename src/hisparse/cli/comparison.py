@@ -8,7 +8,7 @@ from typing import Any
 from transformers import DynamicCache
 
 from hisparse.cli.counts import CacheCounts
-from hisparse.cli.decoding import Decoded, decode_greedily, median, selecting_queries, tensor_bytes
+from hisparse.cli.decoding import Decoded, Sizes, decode_greedily, median, tensor_bytes
 from hisparse.cli.models import LoadedModel
 from hisparse.cli.prompts import Prompt
 from hisparse.cli.second_question import SecondQuestion, ask_again, second_prompt
@@ -165,27 +165,25 @@ def _decode(model: Any, cache: Any, tokens: Sequence[int], *, run: Run) -> Decod
 def _decode_hisparse(
     loaded: LoadedModel, prompt: Prompt, run: Run, *, asked: Prompt | None
 ) -> tuple[Decoded, CacheCounts, tuple[str, ...], SecondQuestion | None]:
-    """Decode from the host pool; counts are taken before the second question and the close, and recounted by it."""
+    """Decode from the host pool, and ask a second question where there is one; counts are of both."""
     context = len(prompt.tokens)
     longest = max(context, 0 if asked is None else len(asked.tokens))
+    sizes = Sizes(run.new_tokens, run.prefill_chunk, loaded.hot_slots, loaded.top_k)
     cache = loaded.open_cache(longest + run.new_tokens, run.telemetry)
     try:
         decoded = _decode(loaded.model, cache, prompt.tokens, run=run)
-        counts = CacheCounts.from_stats(cache.stats())
-        queries = selecting_queries(
-            context,
-            prefill_chunk=run.prefill_chunk,
-            new_tokens=run.new_tokens,
-            hot_slots=loaded.hot_slots,
-            top_k=loaded.top_k,
-        )
-        failures = counts.violations(queries * len(counts.groups) * loaded.top_k)
+        device_kv_bytes = cache.stats()["device_kv_bytes"]
+        queries = sizes.selecting_queries(context)
         second = None
         if asked is not None:
             run.on_stage(f"{asked.name}: second question")
             held = (*prompt.tokens, *decoded.tokens)
             chunk = run.prefill_chunk
             second = ask_again(loaded.model, cache, asked, held=held, new_tokens=run.new_tokens, prefill_chunk=chunk)
+        if second is not None:
+            queries += sizes.selecting_queries(second.context_tokens, held_tokens=second.restored_tokens)
+        counts = CacheCounts.from_stats({**cache.stats(), "device_kv_bytes": device_kv_bytes})
+        failures = counts.violations(queries * len(counts.groups) * loaded.top_k)
         return decoded, counts, (*failures, *_recount(cache)), second
     finally:
         cache.close()

@@ -97,14 +97,32 @@ def decode_greedily(
     )
 
 
-def selecting_queries(context_tokens: int, *, prefill_chunk: int, new_tokens: int, hot_slots: int, top_k: int) -> int:
-    """Queries whose rows are read through the hot buffer, counted from the sizes alone.
+@dataclass(frozen=True)
+class Sizes:
+    """How much a run decodes, and how much is hot.
 
-    Every decoded token but the last is a query. A prompt chunk after the first one is also read that way if the
-    selections of all its queries fit the hot buffer; larger chunks read the whole history.
+    Attributes:
+        new_tokens: Tokens to decode for each request.
+        prefill_chunk: Prompt tokens in one forward pass.
+        hot_slots: Hot slots of one request and layer.
+        top_k: Positions one query selects.
     """
-    chunks = [min(prefill_chunk, context_tokens - start) for start in range(0, context_tokens, prefill_chunk)]
-    return new_tokens - 1 + sum(chunk for chunk in chunks[1:] if chunk * top_k <= hot_slots)
+
+    new_tokens: int
+    prefill_chunk: int
+    hot_slots: int
+    top_k: int
+
+    def selecting_queries(self, context_tokens: int, *, held_tokens: int = 0) -> int:
+        """Queries whose rows are read through the hot buffer, counted from the sizes alone.
+
+        Every decoded token but the last is a query. A prompt chunk that finds rows held is also read that way if the
+        selections of all its queries fit the hot buffer; larger chunks read the whole history.
+        """
+        starts = range(held_tokens, context_tokens, self.prefill_chunk)
+        chunks = [min(self.prefill_chunk, context_tokens - start) for start in starts]
+        later = chunks if held_tokens else chunks[1:]
+        return self.new_tokens - 1 + sum(chunk for chunk in later if chunk * self.top_k <= self.hot_slots)
 
 
 def median(values: Sequence[float]) -> float:

@@ -187,7 +187,12 @@ class HiSparseKVConnectorStats(KVConnectorStats):
         """Return the sums of the deltas and, if one is known, the host usage as a percentage."""
         if not self._ranks and self.data == self._empty():
             return {}
-        values = {series.name: value for series, value in decided(self.samples(), CATALOGUE).items()}
+        # A labelled part may hold an operator's name as another kind than it is declared.
+        values = {
+            series.name: value
+            for series, value in decided(self.samples(), CATALOGUE).items()
+            if series.name in CATALOGUE and CATALOGUE[series.name].kind == series.kind
+        }
         hits, misses, moved_bytes = (values.get(f"vllm:hisparse_{field}", 0) for field in DELTAS)
         reduced: dict[str, int | float] = {
             "HiSparse hot-buffer hits": hits,

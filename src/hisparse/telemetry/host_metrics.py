@@ -77,13 +77,6 @@ def _requests() -> dict[str, MetricMetadata]:
         "hisparse_host_activated_requests_total": _counter(
             "Requests that were given a hot buffer because device pages were short.", "requests"
         ),
-        "hisparse_host_queried_tokens_total": _counter(
-            "Tokens of full pages that admitted requests asked the prefix index for, each request once.",
-            "tokens",
-        ),
-        "hisparse_host_hit_tokens_total": _counter(
-            "Tokens that admitted requests found in the prefix index, out of those asked for.", "tokens"
-        ),
     }
 
 

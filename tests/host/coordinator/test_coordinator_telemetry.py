@@ -68,8 +68,8 @@ def test_counters_grow_by_what_happened_since() -> None:
         ("hisparse_host_spilled_bytes_total", ("eager",)): 4000,
         ("hisparse_host_refused_requests_total", ("host",)): 1,
         ("hisparse_host_preempted_requests_total", ()): 1,
-        ("hisparse_host_queried_tokens_total", ()): 64,
-        ("hisparse_host_hit_tokens_total", ()): 0,
+        ("hisparse_host_prefix_queried_tokens_total", ()): 64,
+        ("hisparse_host_prefix_hit_tokens_total", ()): 0,
         ("hisparse_host_state_pages", ("clean",)): 2,
         ("hisparse_host_used_bytes", ()): 4800,
     }

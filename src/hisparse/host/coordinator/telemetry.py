@@ -33,8 +33,8 @@ def record_coordinator(
 
 def _totals(stats: CoordinatorStats) -> Iterator[tuple[str, Labels, int]]:
     """Yield every counter: its name, label values and total."""
-    yield "hisparse_host_queried_tokens_total", (), stats.prefix_queried_tokens
-    yield "hisparse_host_hit_tokens_total", (), stats.prefix_hit_tokens
+    yield "hisparse_host_prefix_queried_tokens_total", (), stats.prefix_queried_tokens
+    yield "hisparse_host_prefix_hit_tokens_total", (), stats.prefix_hit_tokens
     for name, value in _plain_totals(stats.totals):
         yield f"hisparse_host_{name}_total", (), value
     for name, values in _labelled_totals(stats.totals):
