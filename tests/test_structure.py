@@ -308,6 +308,12 @@ def test_no_test_can_be_left_out() -> None:
     assert_none([where(p, n) for p, n in nodes(TESTS, ast.Attribute) if n.attr in leaving])
 
 
+def test_test_files_have_names_of_their_own() -> None:
+    """No two test files share a name: pytest imports them by it, and leaves out all but the first."""
+    names = [path.name for path in TESTS if path.name != "conftest.py"]
+    assert_none(sorted({name for name in names if names.count(name) > 1}))
+
+
 def test_test_folders_mirror_the_package() -> None:
     """A folder of tests stands for the folder of the package, or of the tree, that has its name."""
     folders = {path.parent.relative_to(ROOT / "tests") for path in TESTS}
